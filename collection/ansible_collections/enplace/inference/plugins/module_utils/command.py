@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the enplace authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs run by argument list, with a deadline, an environment of their own and the end of their output for errors.
+
+Standard library only, Python 3.9 or newer. Nothing here knows Ansible.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import Mapping, Sequence
+
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+
+#: Variables that reach a child: what the network path needs. All else a child gets is named by its caller.
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+
+#: Return code of a command that was stopped at its deadline, as timeout(1) gives it.
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended. ``argv`` never holds a secret: secrets travel in the environment or in files."""
+
+    argv: tuple[str, ...]
+    rc: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.rc == 0
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of both streams: the errors' stream last, because it says why."""
+        return tail("\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()), lines)
+
+    def said(self) -> str:
+        """One line for ``found:`` in an error."""
+        if self.rc == TIMED_OUT:
+            return "stopped at its deadline"
+        if self.rc < 0:
+            return "ended by signal {0}".format(-self.rc)
+        return "return code {0}".format(self.rc)
+
+
+def tail(text: str, lines: int = 20) -> str:
+    """The last lines of a text that are not blank."""
+    kept = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    return "\n".join(kept[-lines:])
+
+
+def base_environment(home: str = "/root") -> dict[str, str]:
+    """The environment a child starts from: a fixed path and locale, plus the proxy variables of this process.
+
+    Settings of package tools that happen to be set for the calling user are left out on purpose: they would make the
+    result depend on who runs it.
+    """
+    result = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "HOME": home,
+    }
+    for name in PROXY_VARIABLES:
+        for spelled in (name, name.upper()):
+            if os.environ.get(spelled):
+                result[spelled] = os.environ[spelled]
+    return result
+
+
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    cwd: str = "/",
+    timeout_s: float = 60.0,
+    user: str = "",
+) -> Result:
+    """Run a program to its end, or to its deadline, and return what it said.
+
+    ``env`` is the child's whole environment (default: `base_environment`). With ``user`` the child runs as that user,
+    with its groups; only root may ask for another one. At the deadline the child's whole process group is killed and
+    the result's ``rc`` is `TIMED_OUT`. Raises Failure if the program is not there or the user does not exist.
+    """
+    identity: dict[str, object] = {}
+    if user:
+        try:
+            entry = pwd.getpwnam(user)
+        except KeyError:
+            raise Failure(
+                what="no such user",
+                where=argv[0],
+                expected="a user named {0}".format(user),
+                found="none in the user database",
+                todo="run the host role first, it makes the user",
+            ) from None
+        if entry.pw_uid != os.geteuid():
+            groups = os.getgrouplist(user, entry.pw_gid)
+            identity = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=dict(base_environment() if env is None else env),
+            start_new_session=True,
+            umask=0o022,
+            **identity,  # type: ignore[call-overload]
+        )
+    except FileNotFoundError as error:
+        raise Failure(
+            what="a program is missing",
+            where=argv[0],
+            expected="an executable file, started in {0}".format(cwd),
+            found=str(error),
+            todo="install it, or name the right path",
+        ) from None
+    except PermissionError as error:
+        raise Failure(
+            what="a program cannot be started",
+            where=argv[0],
+            expected="an executable file{0}".format(" that user {0} may run".format(user) if user else ""),
+            found=str(error),
+            todo="check the owner and the mode of the file and of the folders above it",
+        ) from None
+    late = False
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        late = True
+        _kill_group(process.pid)
+        out, err = process.communicate()
+    except BaseException:
+        _kill_group(process.pid)
+        process.communicate()
+        raise
+    return Result(
+        argv=tuple(argv),
+        rc=TIMED_OUT if late else process.returncode,
+        stdout=out.decode("utf-8", "replace"),
+        stderr=err.decode("utf-8", "replace"),
+    )
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
