@@ -1,0 +1,292 @@
+# Copyright (c) 2026, the enplace authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every check by name with its parameters: the one table that the linter, the module and the documentation share.
+
+Nothing is imported here but the standard library, so that the controller can validate a recipe's checks without the
+client that the checks themselves need.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Part of the digest of a list of checks. Raise it when what any check asks or demands changes: a stored report of the
+# older code is then evidence of something else, and the checks run again.
+REVISION = 1
+
+MAX_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a check.
+
+    kind: `text`, `integer`, `number` or `prompts` (a list of {ask: text, expect: [text, ...]}).
+    minimum and maximum: bounds of a number, or of the length of a list; both inclusive.
+    default: the value where the recipe is silent; None where it is found at run time, as the summary says.
+    """
+
+    kind: str
+    summary: str
+    required: bool = False
+    default: Any = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """One check: what it proves, and the parameters it takes besides `deadline_s`."""
+
+    name: str
+    summary: str
+    deadline_s: int
+    own: Mapping[str, Parameter] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """All parameters, the deadline that every check has among them."""
+        return {
+            **self.own,
+            "deadline_s": Parameter(
+                "integer",
+                "Seconds until the check is given up as failed.",
+                default=self.deadline_s,
+                minimum=1,
+                maximum=86400,
+            ),
+        }
+
+
+_TEMPERATURE = Parameter("number", "Sampling temperature.", default=0, minimum=0, maximum=2)
+_ASK = Parameter("text", "The prompt.", required=True)
+
+CHECKS: dict[str, CheckSpec] = {
+    spec.name: spec
+    for spec in (
+        CheckSpec(
+            "identity",
+            "The server is the engine version, serves the model under its name, and refuses any other name.",
+            30,
+            {
+                "version": Parameter("text", "Version the engine must report; that of the release's engine where absent."),
+                "model": Parameter("text", "Name the model must be served under; that of the release where absent."),
+                "context": Parameter("integer", "Context length in tokens the server must report.", minimum=1),
+            },
+        ),
+        CheckSpec(
+            "known_answers",
+            "Every prompt, asked alone, is answered correctly, and with its own answer only.",
+            120,
+            {
+                "temperature": _TEMPERATURE,
+                "prompts": Parameter("prompts", "Prompts with their accepted answers.", required=True, minimum=2, maximum=256),
+                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS),
+            },
+        ),
+        CheckSpec(
+            "known_answers_in_flight",
+            "The same prompts, decoded side by side in one batch, are answered as they are alone.",
+            180,
+            {
+                "temperature": _TEMPERATURE,
+                "requests": Parameter("integer", "Requests in flight at once.", default=8, minimum=2, maximum=256),
+                "prompts": Parameter("prompts", "Prompts; those of known_answers where absent.", minimum=2, maximum=256),
+                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS),
+            },
+        ),
+        CheckSpec(
+            "logprobs",
+            "Every token comes with its top_logprobs: as many as asked, distinct, sorted, its own token first.",
+            60,
+            {
+                "ask": _ASK,
+                "top": Parameter("integer", "Entries for every token.", default=20, minimum=1, maximum=1000),
+                "max_tokens": Parameter("integer", "Most tokens in the reply.", default=32, minimum=1, maximum=MAX_TOKENS),
+            },
+        ),
+        CheckSpec(
+            "usage",
+            "Tokens counted by usage are the tokens there are, streamed and plain.",
+            60,
+            {
+                "ask": _ASK,
+                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=32, minimum=1, maximum=MAX_TOKENS),
+            },
+        ),
+    )
+}
+
+
+def validate_checks(checks: Any) -> list[str]:
+    """Every problem of a recipe's list of checks, each `checks[2].top: what is wrong; what to do`. Empty: all is well."""
+    if not isinstance(checks, list):
+        return [f"checks: expected a list of mappings, found {_kind(checks)}"]
+    if not checks:
+        return ["checks: the list is empty; a server that nothing was asked of is not verified"]
+    problems: list[str] = []
+    answers_at = [i for i, item in enumerate(checks) if isinstance(item, dict) and item.get("check") == "known_answers"]
+    seen: dict[str, int] = {}
+    for index, item in enumerate(checks):
+        where = f"checks[{index}]"
+        if not isinstance(item, dict):
+            problems.append(f"{where}: expected a mapping such as {{check: identity}}, found {_kind(item)}")
+            continue
+        name = item.get("check")
+        if name is None:
+            problems.append(f"{where}.check: missing; name one of {', '.join(CHECKS)}")
+            continue
+        if not isinstance(name, str) or name not in CHECKS:
+            problems.append(f"{where}.check: unknown check {name!r}; {_did_you_mean(name, CHECKS)}")
+            continue
+        text = json.dumps(item, sort_keys=True, default=str)
+        if text in seen:
+            problems.append(f"{where}: the same as checks[{seen[text]}]; name it once")
+        seen.setdefault(text, index)
+        problems += _problems_of(where, CHECKS[name], item)
+        if name == "known_answers_in_flight" and "prompts" not in item and not any(i < index for i in answers_at):
+            problems.append(f"{where}.prompts: missing, and no known_answers before it has any; give one of the two")
+    return problems
+
+
+def with_defaults(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same checks with every parameter written out. The list must be valid."""
+    filled: list[dict[str, Any]] = []
+    prompts: Any = None
+    for item in checks:
+        spec = CHECKS[item["check"]]
+        values: dict[str, Any] = {"check": spec.name}
+        for key, parameter in spec.parameters.items():
+            values[key] = item.get(key, parameter.default)
+        if spec.name == "known_answers":
+            prompts = values["prompts"]
+        if spec.name == "known_answers_in_flight" and values["prompts"] is None:
+            values["prompts"] = prompts
+        filled.append(values)
+    return filled
+
+
+def checks_digest(checks: list[dict[str, Any]]) -> str:
+    """SHA-256 of the checks with their defaults and of the revision of their code: 64 hex digits."""
+    data = {"revision": REVISION, "checks": with_defaults(checks)}
+    return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def normal(text: str) -> str:
+    """Text as it is compared: composed letters, without case, straight apostrophes."""
+    return unicodedata.normalize("NFC", text).replace("\u2019", "'").casefold()
+
+
+def answers(reply: str, expect: Iterable[str]) -> bool:
+    """Whether the reply holds one of the accepted answers as whole words; 42 is in neither 1420 nor 4.42 nor -42."""
+    for answer in expect:
+        word = re.escape(normal(answer.strip()))
+        before, after = r"(?<!\w)", r"(?!\w)"
+        if answer.strip()[:1].isdigit():
+            before += r"(?<![-\u2212])(?<!\d[.,])"
+        if answer.strip()[-1:].isdigit():
+            after += r"(?![.,]\d)"
+        if re.search(before + word + after, normal(reply)):
+            return True
+    return False
+
+
+def _problems_of(where: str, spec: CheckSpec, item: dict[Any, Any]) -> list[str]:
+    problems: list[str] = []
+    for key, value in item.items():
+        if key == "check":
+            continue
+        parameter = spec.parameters.get(key) if isinstance(key, str) else None
+        if parameter is None:
+            problems.append(f"{where}.{key}: unknown parameter of {spec.name}; {_did_you_mean(key, spec.parameters)}")
+        else:
+            problems += _problems_of_value(f"{where}.{key}", parameter, value)
+    for key, parameter in spec.parameters.items():
+        if parameter.required and key not in item:
+            problems.append(f"{where}.{key}: missing; {spec.name} needs it ({parameter.summary.rstrip('.').lower()})")
+    return problems
+
+
+def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str]:
+    if parameter.kind == "prompts":
+        return _problems_of_prompts(where, parameter, value)
+    if parameter.kind == "text":
+        if not isinstance(value, str):
+            return [f"{where}: expected text, found {_kind(value)}" + ("; quote it" if _number(value) else "")]
+        return [] if value.strip() else [f"{where}: expected text, found only blanks"]
+    if not _number(value) or (parameter.kind == "integer" and not isinstance(value, int)):
+        expected = "a whole number" if parameter.kind == "integer" else "a number"
+        return [f"{where}: expected {expected}, found {_kind(value)}"]
+    return _problems_of_bounds(where, parameter, value, str(value))
+
+
+def _problems_of_prompts(where: str, parameter: Parameter, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        return [f"{where}: expected a list of {{ask, expect}}, found {_kind(value)}"]
+    problems = _problems_of_bounds(where, parameter, len(value), f"{len(value)} prompts")
+    whole: list[list[str]] = []
+    for index, prompt in enumerate(value):
+        here = f"{where}[{index}]"
+        if not isinstance(prompt, dict):
+            problems.append(f"{here}: expected {{ask: ..., expect: [...]}}, found {_kind(prompt)}")
+            continue
+        for key in prompt:
+            if key not in ("ask", "expect"):
+                problems.append(f"{here}.{key}: unknown key of a prompt; {_did_you_mean(key, ('ask', 'expect'))}")
+        ask, expect = prompt.get("ask"), prompt.get("expect")
+        if not isinstance(ask, str) or not ask.strip():
+            problems.append(f"{here}.ask: expected the prompt as text, found {_kind(ask)}")
+            continue
+        if not isinstance(expect, list) or not expect:
+            problems.append(f"{here}.expect: expected a list of at least one accepted answer, found {_kind(expect)}")
+            continue
+        bad = [answer for answer in expect if not isinstance(answer, str) or not re.search(r"\w", answer)]
+        for answer in bad:
+            hint = "; quote it" if _number(answer) else ""
+            problems.append(f"{here}.expect: expected words or digits as text, found {answer!r}{hint}")
+        if bad:
+            continue
+        if answers(ask, expect):
+            problems.append(f"{here}.expect: the prompt holds its own answer, so a mere echo would pass; ask differently")
+        whole.append(expect)
+    if not problems and not any(_distinct(a, b) for a in whole for b in whole):
+        problems.append(f"{where}: all prompts accept the same answers, so one constant reply would pass; vary them")
+    return problems
+
+
+def _problems_of_bounds(where: str, parameter: Parameter, value: float, found: str) -> list[str]:
+    if parameter.minimum is not None and value < parameter.minimum:
+        return [f"{where}: expected at least {parameter.minimum}, found {found}"]
+    if parameter.maximum is not None and value > parameter.maximum:
+        return [f"{where}: expected at most {parameter.maximum}, found {found}"]
+    return []
+
+
+def _distinct(one: list[str], other: list[str]) -> bool:
+    return not any(answers(answer, other) for answer in one) and not any(answers(answer, one) for answer in other)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, (bool, int, float, str)):
+        return f"{type(value).__name__} {value!r}"[:80]
+    return {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, type(value).__name__)
+
+
+def _did_you_mean(word: Any, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(str(word), names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else "known are " + ", ".join(names)
