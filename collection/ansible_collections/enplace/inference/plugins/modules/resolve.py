@@ -1,0 +1,61 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the enplace authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: resolve
+short_description: Turn a recipe and a host into a plan, or say why it cannot work
+version_added: "1.0.0"
+description:
+  - Reads the recipe that C(enplace_recipe) names, checks it completely, asks the host for its facts in one execution, and
+    returns the plan of the release with the options of every role.
+  - Fails with every problem at once (recipe, inventory, host) before anything is changed.
+  - Reads the host's inventory variables C(enplace_recipe), C(enplace_recipe_folders), C(enplace_listen), C(enplace_port),
+    C(enplace_allow_unauthenticated), C(enplace_hub_endpoint), C(enplace_hub_token_file), C(enplace_find_links),
+    C(enplace_index_url), C(enplace_ca_bundle) and C(enplace_reports_dir). Any other C(enplace_) variable is an error.
+options:
+  python:
+    description: The host's Python that environments are made with.
+    type: path
+    default: /usr/bin/python3
+attributes:
+  check_mode:
+    description: Can run in check mode and never changes anything.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+  platform:
+    description: Hosts it can be used on.
+    support: full
+    platforms: debian
+author:
+  - the enplace authors (@enplace)
+"""
+
+EXAMPLES = r"""
+- name: Resolve the recipe of this host
+  enplace.inference.resolve:
+  register: resolved
+
+- name: Say what would be served
+  ansible.builtin.debug:
+    msg: "{{ resolved.plan.recipe }} as {{ resolved.plan.unit }}"
+"""
+
+RETURN = r"""
+plan:
+  description: The plan of the release, with the options of every role.
+  returned: success
+  type: dict
+facts:
+  description: The host's facts, as the module host_facts gives them.
+  returned: success
+  type: dict
+settings:
+  description: The inventory variables read, with defaults filled in.
+  returned: success
+  type: dict
+"""
