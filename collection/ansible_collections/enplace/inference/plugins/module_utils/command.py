@@ -81,11 +81,13 @@ def run(
     cwd: str = "/",
     timeout_s: float = 60.0,
     user: str = "",
+    keep: Sequence[int] = (),
 ) -> Result:
     """Run a program to its end, or to its deadline, and return what it said.
 
     ``env`` is the child's whole environment (default: `base_environment`). With ``user`` the child runs as that user,
-    with its groups; only root may ask for another one. At the deadline the child's whole process group is killed and
+    with its groups; only root may ask for another one. ``keep`` are file descriptors the child inherits: a lock's, so that
+    it stays locked while the child works even if this process is killed. At the deadline the child's whole process group is killed and
     the result's ``rc`` is `TIMED_OUT`. Raises Failure if the program is not there or the user does not exist.
     """
     identity: dict[str, object] = {}
@@ -112,6 +114,7 @@ def run(
             cwd=cwd,
             env=dict(base_environment() if env is None else env),
             start_new_session=True,
+            pass_fds=tuple(keep),
             umask=0o022,
             **identity,  # type: ignore[call-overload]
         )

@@ -240,13 +240,14 @@ def _mount_of(path: str) -> str:
 class Lock:
     """A lock file: ``with Lock(path, "building X"):``. The kernel frees it when its holder dies; the file goes at the end.
 
-    Raises Failure at once if somebody else holds it, and says who.
+    Raises Failure at once if somebody else holds it, and says who. ``handle`` is the open file: a program that inherits
+    it keeps the lock until it ends, too.
     """
 
     def __init__(self, path: str, purpose: str) -> None:
         self.path = path
         self.purpose = purpose
-        self._handle = -1
+        self.handle = -1
 
     def __enter__(self) -> Lock:
         while True:
@@ -263,7 +264,7 @@ class Lock:
                     where=self.path,
                     expected="nobody holds the lock",
                     found=holder or "a holder that has not written its name yet",
-                    todo="wait until it has ended and run again; a dead holder does not keep the lock",
+                    todo="wait until it, or the program it started, has ended and run again; the dead keep no lock",
                 ) from None
             # A holder removes the file before it lets go: then this handle locks a file that has no name any more.
             try:
@@ -276,7 +277,7 @@ class Lock:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.ftruncate(handle, 0)
         os.write(handle, "process {0} since {1}: {2}\n".format(os.getpid(), since, self.purpose).encode("utf-8"))
-        self._handle = handle
+        self.handle = handle
         return self
 
     def __exit__(
@@ -286,8 +287,8 @@ class Lock:
             os.unlink(self.path)
         except FileNotFoundError:
             pass
-        os.close(self._handle)
-        self._handle = -1
+        os.close(self.handle)
+        self.handle = -1
 
 
 def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

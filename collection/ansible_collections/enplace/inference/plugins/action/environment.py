@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the enplace authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Controller side of the module environment: the lock travels only to a host that has to build.
+
+A converged host costs one call of the module. If the module answers that it has to build, the lock is transferred to
+a temporary folder, the module is called again, and the folder is removed whatever came of it.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.enplace.inference.plugins.module_utils.environment import parse_lock
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, sha256_bytes
+
+MODULE = "enplace.inference.environment"
+
+
+class ActionModule(ActionBase):
+    """Runs the module once, or a second time with the lock beside it."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        lock = arguments.pop("lock", None)
+        if not lock:
+            result.update(self._execute_module(MODULE, module_args=arguments, task_vars=task_vars))
+            return result
+        if arguments.get("requirements"):
+            raise AnsibleActionFail("lock and requirements exclude each other: the former is transferred as the latter")
+        path, text, pins = self._read_lock(str(lock))
+        sha256 = sha256_bytes(text)
+        if arguments.get("lock_sha256") not in (None, "", sha256):
+            raise AnsibleActionFail(
+                str(
+                    Failure(
+                        what="the lock file is not the one that was asked for",
+                        where=path,
+                        expected="sha256 {0}".format(arguments["lock_sha256"]),
+                        found="sha256 {0}".format(sha256),
+                        todo="resolve the recipe again, or put the right file there",
+                    )
+                )
+            )
+        arguments["lock_sha256"] = sha256
+        result.update(self._execute_module(MODULE, module_args=arguments, task_vars=task_vars))
+        if not result.pop("needs_requirements", False) or result.get("failed"):
+            return result
+        if self._task.check_mode:
+            before = "".join(name + "\n" for name in result.get("distributions", []))
+            after = "".join(str(pin) + "\n" for pin in pins)
+            header = str(arguments.get("path"))
+            result["distributions"] = [str(pin) for pin in pins]
+            result["diff"] = {"before_header": header, "after_header": header, "before": before, "after": after}
+            return result
+        return self._build(arguments, path, result, task_vars)
+
+    def _read_lock(self, lock: str) -> tuple[str, bytes, list[t.Any]]:
+        """The lock's path, its bytes and its pins."""
+        try:
+            path = str(self._find_needle("files", lock))
+            with open(path, "rb") as stream:
+                text = stream.read()
+            return path, text, parse_lock(text.decode("utf-8"), path)
+        except (AnsibleError, OSError, UnicodeDecodeError) as error:
+            raise AnsibleActionFail("the lock file {0} cannot be read: {1}".format(lock, error)) from error
+        except Failure as failure:
+            raise AnsibleActionFail(str(failure)) from failure
+
+    def _build(
+        self, arguments: dict[str, t.Any], path: str, result: dict[str, t.Any], task_vars: dict[str, t.Any] | None
+    ) -> dict[str, t.Any]:
+        folder = self._make_tmp_path()
+        try:
+            remote = self._connection._shell.join_path(folder, "requirements.lock.txt")
+            self._transfer_file(path, remote)
+            self._fixup_perms2((folder, remote))
+            arguments["requirements"] = remote
+            built = self._execute_module(MODULE, module_args=arguments, task_vars=task_vars)
+        finally:
+            self._remove_tmp_path(folder)
+        # The second call starts from what the first one found; its own answer counts where both have one.
+        result.update(built)
+        return result
