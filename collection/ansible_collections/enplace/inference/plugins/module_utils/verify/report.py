@@ -1,0 +1,331 @@
+# Copyright (c) 2026, the enplace authors
+# SPDX-License-Identifier: Apache-2.0
+"""The report: what was asked of one run of one server, what came back, and when a stored one still speaks for it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from ansible_collections.enplace.inference.plugins.module_utils import files
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import checks_digest, with_defaults
+
+FORMAT = 1
+KEEP = 10
+MAX_REPORT_BYTES = 16 * 1024 * 1024
+MAX_EVIDENCE_TEXT = 2000
+# After a check the engine may need a moment to count the request it has just answered.
+SETTLE_S = 5.0
+VITALS_S = 20.0
+
+PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One look at a systemd unit. `invocation` is systemd's identity of the present run, empty where it never ran."""
+
+    name: str
+    invocation: str
+    active: str
+    restarts: int
+
+    def as_data(self) -> dict[str, Any]:
+        return {"name": self.name, "invocation": self.invocation, "active": self.active, "restarts": self.restarts}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified: all of it decides whether a stored report still speaks for the server."""
+
+    url: str
+    model: str
+    recipe: str
+    release: str
+    engine: dict[str, str]
+    checks: list[dict[str, Any]]
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "model": self.model,
+            "recipe": self.recipe,
+            "release": self.release,
+            "engine": self.engine,
+            "checks_digest": checks_digest(self.checks),
+        }
+
+
+def parse_unit(name: str, output: str) -> Unit:
+    """A Unit from what `systemctl show -p InvocationID,ActiveState,NRestarts` prints."""
+    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    restarts = values.get("NRestarts", "")
+    return Unit(
+        name,
+        values.get("InvocationID", ""),
+        values.get("ActiveState", "unknown"),
+        int(restarts) if restarts.isdigit() else 0,
+    )
+
+
+def read_report(path: str) -> tuple[dict[str, Any] | None, str]:
+    """The stored report, or None and why it cannot be used. It must be a plain file of the user who runs this."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None, "there is no report yet"
+    except OSError as error:
+        return None, f"the stored report cannot be read ({error.strerror})"
+    with os.fdopen(handle, "rb") as stream:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
+            return None, "the stored report is not a plain file of our own"
+        content = stream.read(MAX_REPORT_BYTES + 1)
+    try:
+        report = json.loads(content)
+    except ValueError:
+        return None, "the stored report is not whole"
+    if not isinstance(report, dict):
+        return None, "the stored report is no object"
+    return report, ""
+
+
+def why_not(report: dict[str, Any], subject: Subject, unit: Unit | None) -> str:
+    """Why a stored report does not speak for the server as it is now; empty if it does."""
+    if report.get("format") != FORMAT:
+        return f"the stored report has format {report.get('format')}, not {FORMAT}"
+    if report.get("complete") is not True:
+        return "the stored report is of a run that was interrupted"
+    words = {
+        "release": "the release has changed",
+        "engine": "the engine has changed",
+        "checks_digest": "the checks have changed",
+        "recipe": "the recipe's name has changed",
+        "model": "the model's name has changed",
+        "url": "the address has changed",
+    }
+    now = subject.as_data()
+    stored = report.get("subject")
+    stored = stored if isinstance(stored, dict) else {}
+    for key, words_for in words.items():
+        if stored.get(key) != now[key]:
+            return words_for
+    if unit is None:
+        return "no unit is given that could prove that this is still the same run"
+    if unit.active != "active":
+        return f"{unit.name} is {unit.active}"
+    then = report.get("unit")
+    if not isinstance(then, dict) or not unit.invocation or then.get("invocation") != unit.invocation:
+        return f"{unit.name} was started anew since"
+    checks = report.get("checks")
+    results = [check.get("status") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
+    if report.get("all_passed") is not True or len(results) != len(subject.checks) or set(results) != {PASS}:
+        return "not every check passed"
+    return ""
+
+
+def run(
+    subject: Subject,
+    host: dict[str, Any],
+    unit: Unit | None,
+    look: Callable[[], Unit | None],
+) -> dict[str, Any]:
+    """Run all checks and return the report.
+
+    `unit` is the unit as it was seen first; `look` looks again, after the checks. Needs the `openai` client unless the
+    unit is not active: then nothing is asked, and every check is `not run`.
+    """
+    started = _now()
+    clock = time.monotonic()
+    problems: list[str] = []
+    checks = with_defaults(subject.checks)
+    if unit is not None and unit.active != "active":
+        problems.append(f"{unit.name} is {unit.active}; nothing that answers at {subject.url} is that unit")
+        results = [_not_run(item, problems[0]) for item in checks]
+        after = unit
+        client = ""
+    else:
+        import openai
+
+        client = str(openai.__version__)
+        results = _run_all(subject, checks)
+        after = look()
+        if unit is not None and after is not None and (after.invocation, after.active) != (unit.invocation, unit.active):
+            problems.append(
+                f"{unit.name} did not stay up: run {unit.invocation or 'none'} ({unit.active}) before the checks, "
+                f"{after.invocation or 'none'} ({after.active}) after them"
+            )
+    return {
+        "format": FORMAT,
+        "complete": True,
+        "all_passed": bool(results) and not problems and all(result["status"] == PASS for result in results),
+        "subject": subject.as_data(),
+        "unit": after.as_data() if after is not None else None,
+        "host": host,
+        "client": {"openai": client},
+        "started": started,
+        "ended": _now(),
+        "seconds": round(time.monotonic() - clock, 3),
+        "problems": problems,
+        "checks": results,
+    }
+
+
+def messages(report: dict[str, Any]) -> list[str]:
+    """One message for everything that did not pass: which, expected, found, what to do."""
+    lines = list(report["problems"])
+    for check in report["checks"]:
+        if check["status"] == FAIL:
+            parts = [f"{check['name']}: {check['reason']}"]
+            for label, key in (("expected", "expected"), ("found", "found"), ("what to do", "todo")):
+                if check[key]:
+                    parts.append(f"  {label}: {check[key]}")
+            lines.append("\n".join(parts))
+        elif check["status"] == NOT_RUN:
+            lines.append(f"{check['name']}: not run, {check['reason']}")
+    return lines
+
+
+def summary(report: dict[str, Any] | None) -> str:
+    """One line for every check, for a diff; nothing for no report."""
+    if report is None:
+        return ""
+    lines = [f"{check['name']}: {check['status']}" for check in report.get("checks", [])]
+    return "\n".join([f"release {report.get('subject', {}).get('release', '')}", *lines]) + "\n"
+
+
+def store(path: str, report: dict[str, Any]) -> None:
+    """Write the report as `path`, whole or not at all, and beside it under the time it ended; keep the last few of those.
+
+    Raises OSError; then the report that was there before is there still.
+    """
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    stamp = re.sub(r"[^0-9TZ]", "", report["ended"])
+    name = os.path.join(folder, f"{stamp}.json")
+    number = 1
+    while os.path.lexists(name):
+        number += 1
+        name = os.path.join(folder, f"{stamp}-{number}.json")
+    files.write_json(name, report)
+    files.write_json(path, report)
+    kept = [entry for entry in os.listdir(folder) if re.fullmatch(r"\d{8}T\d{6}Z(-\d+)?\.json", entry)]
+    kept.sort(key=lambda entry: (entry[:16], len(entry), entry))
+    for entry in kept[:-KEEP]:
+        files.remove(os.path.join(folder, entry))
+
+
+def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    # Imported here, so that a run that finds a good report loads neither these nor the client.
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import server, suite
+
+    context = suite.Context(version=subject.engine.get("version", ""))
+    results: list[dict[str, Any]] = []
+    gone = ""
+    vitals, trouble = _vitals(subject, None, 0)
+    for item in checks:
+        if gone:
+            results.append(_not_run(item, gone))
+            continue
+        check = suite.CLASSES[item["check"]](item, context)
+        asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]))
+        clock = time.monotonic()
+        failure: server.CheckFailed | None = None
+        evidence: dict[str, Any] = {}
+        try:
+            evidence = server.within(asked.deadline, partial(check.run, asked))
+        except server.CheckFailed as error:
+            failure, evidence = error, error.evidence
+        except Exception as error:
+            failure = server.CheckFailed(
+                "the server's reply is not understood", "an OpenAI-compatible reply", f"{type(error).__name__}: {error}"
+            )
+        finally:
+            asked.close()
+        seconds = time.monotonic() - clock
+        if trouble is None:
+            vitals, trouble = _vitals(subject, vitals, asked.answered)
+        if trouble is not None:
+            failure = failure or trouble
+            gone = f"the server was not well when {check.name} had ended: {trouble.what}"
+        results.append(
+            {
+                "name": check.name,
+                "status": FAIL if failure else PASS,
+                "seconds": round(seconds, 3),
+                "asked": check.asked(),
+                "demanded": list(check.demanded),
+                "parameters": {key: value for key, value in item.items() if key != "check"},
+                "evidence": _short({**evidence, "completions": asked.answered}),
+                "reason": failure.what if failure else "",
+                "expected": failure.expected if failure else "",
+                "found": failure.found if failure else "",
+                "todo": failure.todo if failure else "",
+            }
+        )
+    return results
+
+
+def _vitals(subject: Subject, before: Any, answered: int) -> tuple[Any, Any]:
+    """(what tells the process, None), or (None, why it is unwell or not the one of before)."""
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import server
+
+    settle = time.monotonic() + SETTLE_S
+    while True:
+        asked = server.Server(subject.url, subject.model, server.Deadline(VITALS_S))
+        try:
+            now = server.within(asked.deadline, asked.vitals)
+        except server.CheckFailed as error:
+            return None, error
+        reference = before if before is not None else now
+        reason = now.since(reference)
+        lag = now.missing(reference, answered)
+        if lag and not reason and time.monotonic() < settle:
+            time.sleep(0.1)
+            continue
+        if reason or lag:
+            todo = "the unit's journal says what happened"
+            return None, server.CheckFailed(reason or lag, "one process, healthy, that answers itself", "", todo)
+        return now, None
+
+
+def _not_run(item: dict[str, Any], reason: str) -> dict[str, Any]:
+    return {
+        "name": item["check"],
+        "status": NOT_RUN,
+        "seconds": 0.0,
+        "asked": "",
+        "demanded": [],
+        "parameters": {key: value for key, value in item.items() if key != "check"},
+        "evidence": {},
+        "reason": reason,
+        "expected": "",
+        "found": "",
+        "todo": "",
+    }
+
+
+def _short(value: Any) -> Any:
+    """Evidence with long texts cut: a report is read by people."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_EVIDENCE_TEXT else value[:MAX_EVIDENCE_TEXT] + "..."
+    if isinstance(value, dict):
+        return {str(key): _short(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(item) for item in list(value)[:256]]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

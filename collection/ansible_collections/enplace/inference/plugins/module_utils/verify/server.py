@@ -1,0 +1,406 @@
+# Copyright (c) 2026, the enplace authors
+# SPDX-License-Identifier: Apache-2.0
+"""The server under test: asked through the `openai` client, and by plain HTTP for what that client does not cover.
+
+Every question ends: at its deadline, at a limit on bytes, or with a CheckFailed that says what came instead of an answer.
+The client is imported when a Server is first used, never when this file is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+
+# One reply, counted as it arrives. The largest honest one (20 logprobs for 512 tokens) has well under 1 MB.
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+MAX_SHOWN = 300
+CHAT = "POST /v1/chat/completions"
+
+
+class CheckFailed(Failure):
+    """A check's demand that does not hold, with the evidence gathered until then."""
+
+    def __init__(self, what: str, expected: str = "", found: Any = "", todo: str = "", **evidence: Any) -> None:
+        super().__init__(what, expected=expected, found=shown(found), todo=todo)
+        self.evidence = evidence
+
+
+class Deadline:
+    """A point in time that every question of one check shares. Thread-safe."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds left; raises CheckFailed when there are none."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise self.passed()
+        return left
+
+    def passed(self) -> CheckFailed:
+        """What is raised when the deadline has passed."""
+        return CheckFailed(
+            "the deadline passed",
+            f"an end within {self.seconds:g} s",
+            "the server was still not done",
+            "look into the server's journal; raise deadline_s only if this host is known to need longer",
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as text for a message, cut to a readable length."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
+
+
+def within(deadline: Deadline, function: Callable[[], Any]) -> Any:
+    """The function's result, or CheckFailed at the deadline.
+
+    It runs in a thread of its own that is left behind then: a read that never returns cannot be ended from outside.
+    """
+    return together([function], deadline)[0]
+
+
+def together(functions: list[Callable[[], Any]], deadline: Deadline) -> list[Any]:
+    """Results of all functions, run at once in a thread each; raises the first error, or CheckFailed at the deadline."""
+    results: list[Any] = [None] * len(functions)
+    errors: list[Exception] = []
+
+    def run(index: int) -> None:
+        try:
+            results[index] = functions[index]()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        try:
+            thread.join(deadline.left())
+        except CheckFailed:
+            pass
+    if errors:
+        raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise deadline.passed()
+    return results
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """What tells whether the process stayed the same: its start (seconds since 1970) and the requests it finished."""
+
+    started: float | None
+    finished: float | None
+
+    def since(self, before: Vitals) -> str:
+        """Why this is not the process that `before` was taken of; empty if nothing speaks against it."""
+        if self.started is None and self.finished is None:
+            return "/metrics has neither process_start_time_seconds nor vllm:request_success_total: a restart would go unseen"
+        if self.started != before.started:
+            return f"the process was started anew (process_start_time_seconds {before.started} before, {self.started} now)"
+        if (self.finished is None) != (before.finished is None):
+            return "vllm:request_success_total came or went: the server restarted"
+        if self.finished is not None and before.finished is not None and self.finished < before.finished:
+            return f"vllm:request_success_total fell from {before.finished:g} to {self.finished:g}: the server restarted"
+        return ""
+
+    def missing(self, before: Vitals, answered: int) -> str:
+        """Whether the engine finished as many requests since as completions arrived; empty if so, or if it does not count."""
+        if self.finished is None or before.finished is None or self.finished - before.finished >= answered:
+            return ""
+        return (
+            f"{answered} completions arrived, but the engine finished only {self.finished - before.finished:g} requests "
+            "meanwhile: something else answered"
+        )
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Series of a Prometheus text page, summed over their labels: `{name: value}`; what is no number is left out."""
+    totals: dict[str, float] = {}
+    for line in text.splitlines():
+        match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
+        if not match:
+            continue
+        try:
+            value = float(match[2])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            totals[match[1]] = totals.get(match[1], 0.0) + value
+    return totals
+
+
+def at(reply: Any, *path: Any) -> Any:
+    """The value at a path of keys and positions; CheckFailed names the part that the reply lacks."""
+    value = reply
+    for index, step in enumerate(path):
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            where = ".".join(str(part) for part in path[: index + 1])
+            raise CheckFailed("the reply lacks a part", where, reply, "is this an OpenAI-compatible server?") from None
+    return value
+
+
+def whole(reply: Any, *path: Any) -> int:
+    """The whole number at a path, not negative."""
+    value = at(reply, *path)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise CheckFailed(f"{'.'.join(map(str, path))} is no count", "a whole number from 0", value)
+    return value
+
+
+class Server:
+    """One server as one check sees it: its address, the model's name, and a deadline for all questions together."""
+
+    def __init__(self, url: str, model: str, deadline: Deadline) -> None:
+        self.url = url.rstrip("/")
+        self.model = model
+        self.deadline = deadline
+        self._lock = threading.Lock()
+        self._answered = 0
+        self._client: Any = None
+
+    @property
+    def answered(self) -> int:
+        """Completions that arrived whole."""
+        return self._answered
+
+    def close(self) -> None:
+        """End all connections."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ---- plain HTTP
+
+    def get(self, path: str) -> str:
+        """The body at a path, as text."""
+        return self._plain(path, None)
+
+    def get_json(self, path: str) -> Any:
+        """The body at a path, as data."""
+        return _json(path, self.get(path))
+
+    def token_count(self, messages: list[dict[str, str]]) -> int:
+        """Prompt tokens of a conversation as /tokenize counts them."""
+        body = {"model": self.model, "messages": messages, "add_generation_prompt": True}
+        return whole(_json("/tokenize", self._plain("/tokenize", body)), "count")
+
+    def vitals(self) -> Vitals:
+        """Healthy, or CheckFailed; and what tells one process from the next."""
+        self.get("/health")
+        totals = parse_metrics(self.get("/metrics"))
+        finished = totals.get("vllm:request_success_total", totals.get("vllm:request_success"))
+        return Vitals(totals.get("process_start_time_seconds"), finished)
+
+    def _plain(self, path: str, body: dict[str, Any] | None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
+        # No proxy: http_proxy in the environment must not send a question about this host elsewhere.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=self.deadline.left()) as reply:
+                parts: list[bytes] = []
+                size = 0
+                while True:
+                    part = reply.read1(65536)
+                    size += len(part)
+                    if not part:
+                        return b"".join(parts).decode("utf-8")
+                    if size > MAX_REPLY_BYTES:
+                        raise _too_large(path)
+                    parts.append(part)
+                    self.deadline.left()
+        except urllib.error.HTTPError as error:
+            raise _status(path, error.code, error.read(MAX_SHOWN).decode("utf-8", "replace")) from None
+        except UnicodeDecodeError as error:
+            raise CheckFailed(f"the reply from {path} is not text", "UTF-8", str(error)) from None
+        except TimeoutError:
+            raise self.deadline.passed() from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._no_answer(path, error) from None
+
+    # ---- the client
+
+    def models(self) -> list[Any]:
+        """What /v1/models lists, as data."""
+        listed = self._ask("/v1/models", lambda client: client.models.list())
+        models = at(listed, "data")
+        if not isinstance(models, list):
+            raise CheckFailed("the reply from /v1/models has no list", "data: [...]", listed)
+        return models
+
+    def chat(self, messages: Any, **options: Any) -> dict[str, Any]:
+        """One plain completion, as data. Options of vLLM that the client does not know go in `extra`."""
+        reply = self._ask(CHAT, lambda client: client.chat.completions.create(**self._request(messages, options)))
+        at(reply, "choices", 0, "message")
+        self._count()
+        return reply
+
+    def refusal(self, model: str) -> int:
+        """The HTTP status with which a completion by another model's name is refused; 200 if it is answered."""
+        import openai
+
+        request = {**self._request("Hello", {"max_tokens": 1}), "model": model}
+        try:
+            self._ask(CHAT, lambda client: client.chat.completions.create(**request))
+        except CheckFailed as failure:
+            cause = failure.__cause__
+            if isinstance(cause, openai.APIStatusError):
+                return int(cause.status_code)
+            raise
+        self._count()
+        return 200
+
+    def stream(self, messages: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        """The chunks of one streamed completion with usage at its end, as data."""
+        request = {**self._request(messages, options), "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            for chunk in self._open().chat.completions.create(**request):
+                self.deadline.left()
+                yield _data(CHAT, chunk)
+        except GeneratorExit:
+            raise
+        except CheckFailed:
+            raise
+        except Exception as error:
+            raise self._explain(CHAT, error) from error
+        self._count()
+
+    def _request(self, messages: Any, options: dict[str, Any]) -> dict[str, Any]:
+        own = dict(options)
+        extra = own.pop("extra", None)
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        request = {"model": self.model, "messages": conversation, **own}
+        return {**request, "extra_body": extra} if extra else request
+
+    def _ask(self, path: str, call: Callable[[Any], Any]) -> dict[str, Any]:
+        try:
+            return _data(path, call(self._open()))
+        except CheckFailed:
+            raise
+        except Exception as error:
+            raise self._explain(path, error) from error
+
+    def _count(self) -> None:
+        with self._lock:
+            self._answered += 1
+
+    def _open(self) -> Any:
+        import openai
+
+        left = self.deadline.left()
+        with self._lock:
+            if self._client is None:
+                # The client's own defaults would follow redirects and proxies, read without limit and ask twice.
+                plain = openai.DefaultHttpxClient(
+                    trust_env=False, follow_redirects=False, event_hooks={"response": [self._bound]}
+                )
+                self._client = openai.OpenAI(
+                    base_url=f"{self.url}/v1",
+                    api_key="none",
+                    max_retries=0,
+                    http_client=plain,
+                    default_headers={"Accept-Encoding": "identity"},
+                )
+            return self._client.with_options(timeout=left)
+
+    def _bound(self, response: Any) -> None:
+        """Wrap a response's stream so that it ends at the deadline and at the limit on bytes."""
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise CheckFailed("the reply is compressed", "Content-Encoding identity, as asked", encoding)
+        inner, deadline = response.stream, self.deadline
+        kind = next(base for base in type(inner).__mro__ if base.__name__ == "SyncByteStream")
+
+        class Bounded(kind):  # type: ignore[misc, valid-type]
+            def __iter__(self) -> Iterator[bytes]:
+                size = 0
+                for part in inner:
+                    size += len(part)
+                    if size > MAX_REPLY_BYTES:
+                        raise _too_large(CHAT)
+                    deadline.left()
+                    yield part
+
+            def close(self) -> None:
+                inner.close()
+
+        response.stream = Bounded()
+
+    def _explain(self, path: str, error: Exception) -> CheckFailed:
+        """What an exception of the client means."""
+        import openai
+
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, CheckFailed):
+                return cause
+            cause = cause.__cause__
+        if isinstance(error, openai.APIStatusError):
+            return _status(path, int(error.status_code), error.response.text)
+        if isinstance(error, openai.APITimeoutError):
+            return self.deadline.passed()
+        if isinstance(error, openai.APIConnectionError):
+            return self._no_answer(path, error.__cause__ or error)
+        if isinstance(error, UnicodeDecodeError):
+            return CheckFailed(f"the reply from {path} is not text", "UTF-8", str(error))
+        if isinstance(error, ValueError):
+            return CheckFailed(f"the reply from {path} is not JSON", "JSON", str(error))
+        if isinstance(error, openai.APIError):
+            return CheckFailed(f"the reply from {path} is an error", "a completion", error.message)
+        return CheckFailed(f"no reply could be read from {path}", "a reply", f"{type(error).__name__}: {error}")
+
+    def _no_answer(self, path: str, error: BaseException) -> CheckFailed:
+        reason = getattr(error, "reason", error)
+        return CheckFailed(
+            f"no answer from {self.url}",
+            f"an answer to {path.split()[-1]}",
+            f"{type(reason).__name__}: {reason}",
+            "see whether the unit runs and listens there; the server's journal says why it does not",
+        )
+
+
+def _data(path: str, reply: Any) -> dict[str, Any]:
+    if isinstance(reply, (str, bytes)):
+        raise CheckFailed(f"the reply from {path} is not JSON", "Content-Type application/json", reply)
+    data = reply.to_dict(mode="python", warnings=False)
+    if not isinstance(data, dict):
+        raise CheckFailed(f"the reply from {path} is no object", "a JSON object", data)
+    return data
+
+
+def _json(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CheckFailed(f"the reply from {path} is not JSON", "JSON", f"{error} in {text}") from None
+
+
+def _status(path: str, status: int, body: str) -> CheckFailed:
+    todo = {
+        401: "the server wants a key; the checks ask without one",
+        404: "see whether the address and the model's name are right",
+    }.get(status, "the server's journal says why")
+    return CheckFailed(f"{path} was refused", "HTTP 200", f"HTTP {status}: {body}", todo)
+
+
+def _too_large(path: str) -> CheckFailed:
+    return CheckFailed(f"the reply from {path} is too large", f"at most {MAX_REPLY_BYTES} bytes", "more")

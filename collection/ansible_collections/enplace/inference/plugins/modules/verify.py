@@ -1,0 +1,234 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the enplace authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: verify
+short_description: Check that a running server is and does what its recipe says
+version_added: "1.0.0"
+description:
+  - Runs a recipe's checks against a running OpenAI-compatible server, from the host it runs on, and stores a report with
+    the evidence of each.
+  - Every check ends as C(pass), C(fail) or C(not run). Between checks the server must stay healthy and one and the same
+    process, and must itself have finished as many requests as were answered.
+  - Where the stored report is whole, of the same release, engine, checks and address, passed, and of the same run of the
+    unit, nothing is asked and nothing changes.
+requirements:
+  - openai (Python library) in the interpreter that runs the module, unless the stored report still holds
+options:
+  url:
+    description: Address of the server, without C(/v1).
+    type: str
+    required: true
+  model:
+    description: Name the model is served under.
+    type: str
+    required: true
+  checks:
+    description:
+      - The checks, in order. Each is a mapping with the check's name as C(check) and the parameters of that check.
+      - The names are C(identity), C(known_answers), C(known_answers_in_flight), C(logprobs) and C(usage).
+    type: list
+    elements: dict
+    required: true
+  engine:
+    description: The engine that must answer.
+    type: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the engine.
+        type: str
+        required: true
+      version:
+        description: Its version; what C(/version) says must be this, with or without a local part.
+        type: str
+        required: true
+  release:
+    description: Digest of the release that is verified.
+    type: str
+    required: true
+  recipe:
+    description: Recipe and variant, for the report.
+    type: str
+    default: ""
+  unit:
+    description:
+      - The systemd unit that serves. It must be active and stay one run while it is checked.
+      - Without it no stored report holds, for nothing proves that the server is still the same one.
+    type: str
+  report:
+    description: File on the host that holds the last report. Earlier ones are kept beside it, ten in all.
+    type: path
+    required: true
+  host:
+    description: Facts about the host, for the report.
+    type: dict
+    default: {}
+  again:
+    description: Ask even where the stored report still holds.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Asks and writes nothing; tells whether the checks would run, and why.
+    support: full
+  diff_mode:
+    description: Shows the results of the checks before and after.
+    support: full
+  platform:
+    description: Hosts it can be used on.
+    support: full
+    platforms: linux
+author:
+  - the enplace authors (@enplace)
+"""
+
+EXAMPLES = r"""
+- name: Check the running server
+  enplace.inference.verify:
+    url: http://127.0.0.1:8000
+    model: enplace/smoke
+    engine:
+      name: vllm
+      version: 0.28.0
+    release: 5f0c3ad1e2b47a90c1d2e3f4a5b6c7d8e9f00112233445566778899aabbccdde
+    unit: enplace-enplace-smoke-cpu.service
+    report: /var/lib/enplace/reports/enplace-smoke-cpu/latest.json
+    checks:
+      - check: identity
+        context: 4096
+      - check: known_answers
+        prompts:
+          - ask: What is 17 + 25? Reply with the number only.
+            expect: ["42"]
+          - ask: What is the capital of France? Reply with one word.
+            expect: [Paris]
+      - check: known_answers_in_flight
+        requests: 8
+  vars:
+    ansible_python_interpreter: /opt/enplace/environments/0123456789ab/bin/python
+"""
+
+RETURN = r"""
+report:
+  description: The report, or the stored one where it still holds.
+  returned: when there is one
+  type: dict
+evidence:
+  description: V(stored) where the stored report still holds, V(new) where the checks ran, V(none) in check mode otherwise.
+  returned: always
+  type: str
+verified_at:
+  description: When the checks of the report ended, UTC.
+  returned: when there is a report
+  type: str
+  sample: "2026-12-01T01:30:00Z"
+why:
+  description: Why the checks ran, or would run; empty where the stored report holds.
+  returned: always
+  type: str
+failures:
+  description: One message for each check that did not pass, with what was expected, what was found and what to do.
+  returned: when the checks ran
+  type: list
+  elements: str
+"""
+
+import importlib.util
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import validate_checks
+
+
+def look(module: AnsibleModule) -> reports.Unit | None:
+    """The unit as it is now; None where no unit is given."""
+    name = module.params["unit"]
+    if not name:
+        return None
+    argv = [module.get_bin_path("systemctl", required=True), "show", "-p", "InvocationID,ActiveState,NRestarts", "--", name]
+    rc, output, errors = module.run_command(argv)
+    if rc != 0:
+        module.fail_json(msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})")
+    return reports.parse_unit(name, output)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "url": {"type": "str", "required": True},
+            "model": {"type": "str", "required": True},
+            "checks": {"type": "list", "elements": "dict", "required": True},
+            "engine": {
+                "type": "dict",
+                "required": True,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "version": {"type": "str", "required": True},
+                },
+            },
+            "release": {"type": "str", "required": True},
+            "recipe": {"type": "str", "default": ""},
+            "unit": {"type": "str"},
+            "report": {"type": "path", "required": True},
+            "host": {"type": "dict", "default": {}},
+            "again": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    problems = validate_checks(given["checks"])
+    if not given["url"].startswith(("http://", "https://")):
+        problems.append(f"url: expected http:// or https://, found {given['url']!r}")
+    if problems:
+        module.fail_json(msg="\n".join(["These checks cannot be run; nothing was asked:", *problems]), problems=problems)
+    subject = reports.Subject(
+        url=given["url"].rstrip("/"),
+        model=given["model"],
+        recipe=given["recipe"],
+        release=given["release"],
+        engine=dict(given["engine"]),
+        checks=given["checks"],
+    )
+    unit = look(module)
+    stored, why = reports.read_report(given["report"])
+    if stored is not None:
+        why = "asked to run them again" if given["again"] else reports.why_not(stored, subject, unit)
+        if not why:
+            module.exit_json(changed=False, report=stored, evidence="stored", verified_at=stored["ended"], why="")
+    result: dict[str, Any] = {"changed": True, "why": why}
+    before = reports.summary(stored)
+    if module.check_mode:
+        after = f"{len(subject.checks)} checks would run: {why}\n"
+        module.exit_json(evidence="none", diff=_diff(given["report"], before, after), **result)
+    if (unit is None or unit.active == "active") and importlib.util.find_spec("openai") is None:
+        module.fail_json(msg=missing_required_lib("openai", reason="to ask the server"))
+    report = reports.run(subject, given["host"], unit, lambda: look(module))
+    result.update(
+        report=report,
+        evidence="new",
+        verified_at=report["ended"],
+        failures=reports.messages(report),
+        diff=_diff(given["report"], before, reports.summary(report)),
+    )
+    try:
+        reports.store(given["report"], report)
+    except OSError as error:
+        module.fail_json(msg=f"The report cannot be written to {given['report']}: {error}. The checks ran; see report.", **result)
+    if not report["all_passed"]:
+        bad = sum(check["status"] != reports.PASS for check in report["checks"])
+        head = f"{bad} of {len(report['checks'])} checks did not pass at {subject.url} ({subject.model}):"
+        module.fail_json(msg="\n".join([head, *result["failures"], f"The whole report: {given['report']}"]), **result)
+    module.exit_json(**result)
+
+
+def _diff(path: str, before: str, after: str) -> dict[str, str]:
+    return {"before_header": path, "before": before, "after_header": path, "after": after}
+
+
+if __name__ == "__main__":
+    main()
