@@ -89,7 +89,9 @@ def test_a_revision_that_can_move_is_refused(tmp_path: Path) -> None:
     assert "variants.cpu.weights.revision" in problems_of(place(tmp_path, yaml.safe_dump(data)))
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"- 1\n", b"a: b\n---\nc: d\n", b"\t- x", b"a" * 1_000_001, b"[" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"- 1\n", b"a: b\n---\nc: d\n", b"\t- x", b"a" * 1_000_001, b"[" * 5000]
+)
 def test_no_file_is_read_by_half(tmp_path: Path, content: bytes) -> None:
     path = place(tmp_path, "")
     path.write_bytes(content)

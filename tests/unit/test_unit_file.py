@@ -59,7 +59,27 @@ def received(line: str) -> list[str]:
     return [word.replace("%%", "%").replace("$$", "$") for word in words]
 
 
-AWKWARD = ["", " ", "a b", '"', "'", "\\", "%i", "$HOME", "${HOME}", "100%", "a\nb", "\t", ";", "#", "--x=1", '{"a":"b c"}', "é ✓", "\x01", "\\x41"]
+AWKWARD = [
+    "",
+    " ",
+    "a b",
+    '"',
+    "'",
+    "\\",
+    "%i",
+    "$HOME",
+    "${HOME}",
+    "100%",
+    "a\nb",
+    "\t",
+    ";",
+    "#",
+    "--x=1",
+    '{"a":"b c"}',
+    "é ✓",
+    "\x01",
+    "\\x41",
+]
 
 
 @pytest.mark.parametrize("text", AWKWARD)

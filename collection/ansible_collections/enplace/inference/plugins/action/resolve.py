@@ -28,15 +28,18 @@ class ActionModule(ActionBase):
         host = str(variables.get("inventory_hostname", "host"))
         try:
             settings = planner.read_settings(self._own_variables(variables))
-            recipe, variant = find_recipe(settings["recipe"], self._folders(settings, variables))
+            # A relative folder is the caller's: a playbook that runs from an installed collection has another one.
+            settings["reports_dir"] = str(Path.cwd() / settings["reports_dir"])
+            recipe, variant = find_recipe(settings["recipe"], self._folders(settings))
             asked = planner.questions(recipe, variant, settings)
-            facts = self._execute_module(
+            answer = self._execute_module(
                 module_name="enplace.inference.host_facts",
                 module_args={**asked, "python": self._task.args.get("python", "/usr/bin/python3")},
                 task_vars=variables,
             )
-            if facts.get("failed") or facts.get("unreachable"):
-                return {**result, **facts}
+            if answer.get("failed") or answer.get("unreachable"):
+                return {**result, **answer}
+            facts = answer["host"]
             plan = planner.make_plan(recipe, variant, settings, facts)
             problems = planner.judge(plan, facts, settings, host)
             if problems:
@@ -53,6 +56,5 @@ class ActionModule(ActionBase):
         own = {name: value for name, value in variables.items() if name.startswith("enplace_")}
         return {name: self._templar.template(value) for name, value in own.items()}
 
-    def _folders(self, settings: dict[str, Any], variables: dict[str, Any]) -> list[Path]:
-        base = Path(str(variables.get("playbook_dir", ".")))
-        return [base / folder for folder in settings["recipe_folders"]] + [RECIPES]
+    def _folders(self, settings: dict[str, Any]) -> list[Path]:
+        return [Path.cwd() / folder for folder in settings["recipe_folders"]] + [RECIPES]

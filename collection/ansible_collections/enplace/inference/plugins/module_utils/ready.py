@@ -36,7 +36,12 @@ def answers(url: str, model: str, timeout_s: float) -> tuple[bool, str]:
         served = [entry["id"] for entry in _ask(f"{url}/v1/models", None, min(timeout_s, 10))["data"]]
         if model not in served:
             return False, f"serves {served}, not {model}"
-        question = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0}
+        question = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 1,
+            "temperature": 0,
+        }
         reply = _ask(f"{url}/v1/chat/completions", question, timeout_s)
         generated = reply["usage"]["completion_tokens"]
         if generated < 1:

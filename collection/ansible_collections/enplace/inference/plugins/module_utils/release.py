@@ -48,7 +48,9 @@ class Systemd:
 
     def journal(self, unit: str, invocation: str, lines: int = 20) -> str:
         """The last lines that one start of a unit wrote, systemd's own about it included."""
-        which = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"] if invocation else ["-u", unit]
+        which = (
+            [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"] if invocation else ["-u", unit]
+        )
         return self.ask("journalctl", "--no-pager", "-o", "cat", "-n", str(lines), *which).stdout.rstrip()
 
 
@@ -236,7 +238,12 @@ def revert(release: Release, systemd: Systemd) -> str:
         write_text(str(release.unit_path), text)
     systemd.ask("systemctl", "daemon-reload")
     try:
-        seconds = start(Release(release.path.parent / target, release.unit, {UNIT: text}, release.ready_timeout_s, release.unit_folder), systemd)
+        seconds = start(
+            Release(
+                release.path.parent / target, release.unit, {UNIT: text}, release.ready_timeout_s, release.unit_folder
+            ),
+            systemd,
+        )
     except Failure as error:
         return f"the last verified release {target} was put back but does not start: {error.what}, {error.found}"
     return f"the last verified release {target} serves again ({seconds:.0f} s)"

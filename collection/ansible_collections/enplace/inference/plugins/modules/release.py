@@ -101,7 +101,11 @@ def steps(release: releases.Release, state: releases.State, wanted: str) -> list
     if wanted == "reverted":
         return [f"stop {release.unit} and put the last verified release back"] if state.unit_before else []
     if wanted == "sealed":
-        return [] if state.sealed and state.enabled else [f"enable {release.unit} and record {release.path.name} as verified"]
+        return (
+            []
+            if state.sealed and state.enabled
+            else [f"enable {release.unit} and record {release.path.name} as verified"]
+        )
     plan = [f"stage {release.path} ({', '.join(state.files)})"] if state.files else []
     if state.unit_differs:
         plan += [f"stop {release.unit}"] if state.active or state.starting else []
@@ -125,7 +129,9 @@ def main() -> None:
     options = module.params
     missing = {releases.UNIT, releases.MANIFEST} - set(options["files"])
     if missing:
-        module.fail_json(msg=f"files: {', '.join(sorted(missing))} is missing; a release has at least {releases.UNIT} and {releases.MANIFEST}")
+        module.fail_json(
+            msg=f"files: {', '.join(sorted(missing))} is missing; a release has at least {releases.UNIT} and {releases.MANIFEST}"
+        )
     release = releases.Release(Path(options["path"]), options["unit"], options["files"], options["ready_timeout_s"])
     systemd = releases.Systemd()
     result: dict[str, object] = {}
@@ -136,11 +142,21 @@ def main() -> None:
         result = {"changed": bool(plan), "plan": plan, "sealed": state.sealed and state.enabled}
         if module._diff and state.unit_differs and options["state"] == "active":
             after = release.files[releases.UNIT]
-            result["diff"] = [{"before_header": str(release.unit_path), "after_header": str(release.unit_path), "before": state.unit_before, "after": after}]
+            result["diff"] = [
+                {
+                    "before_header": str(release.unit_path),
+                    "after_header": str(release.unit_path),
+                    "before": state.unit_before,
+                    "after": after,
+                }
+            ]
         if plan and not module.check_mode:
             if options["state"] == "sealed":
                 if not state.serving:
-                    module.fail_json(msg=f"{release.unit}: release {release.path.name} does not run, so it cannot be sealed; start it and verify it first", plan=plan)
+                    module.fail_json(
+                        msg=f"{release.unit}: release {release.path.name} does not run, so it cannot be sealed; start it and verify it first",
+                        plan=plan,
+                    )
                 releases.seal(release, systemd)
                 result["sealed"] = True
             elif options["state"] == "reverted":

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import unit as unit_file
-from ansible_collections.enplace.inference.plugins.module_utils.environment import DIGEST_NAME_LENGTH, environment_digest
+from ansible_collections.enplace.inference.plugins.module_utils.environment import (
+    DIGEST_NAME_LENGTH,
+    environment_digest,
+)
 from ansible_collections.enplace.inference.plugins.module_utils.files import canonical_json, json_text, sha256_bytes
 
 from .recipe import COLLECTION, ENGINES, Document, Problem, Recipe, RecipeError, did_you_mean, load_engine
@@ -68,7 +71,15 @@ def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
         key = name.removeprefix("enplace_")
         if key not in SETTINGS:
             known = [f"enplace_{known}" for known in SETTINGS]
-            problems.append(Problem(f"inventory {name}", "unknown variable", name, did_you_mean(name, known), "correct the name or remove it"))
+            problems.append(
+                Problem(
+                    f"inventory {name}",
+                    "unknown variable",
+                    name,
+                    did_you_mean(name, known),
+                    "correct the name or remove it",
+                )
+            )
             continue
         try:
             settings[key] = _convert(SETTINGS[key].kind, value)
@@ -95,7 +106,11 @@ def _convert(kind: str, value: Any) -> Any:
             raise ValueError("a whole number")
         return int(value)
     if kind == "list":
-        if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        if (
+            isinstance(value, str)
+            or not isinstance(value, (list, tuple))
+            or not all(isinstance(item, str) for item in value)
+        ):
             raise ValueError("a list of texts")
         return [str(item) for item in value]
     if not isinstance(value, str):
@@ -114,11 +129,26 @@ def is_loopback(listen: str) -> bool:
 def _judge_settings(settings: Mapping[str, Any]) -> list[Problem]:
     problems = []
     if not settings["recipe"]:
-        problems.append(Problem("inventory enplace_recipe", "is not set", "", "<org>/<model>:<variant>, for example enplace/smoke:cpu", "set it for the host or its group"))
+        problems.append(
+            Problem(
+                "inventory enplace_recipe",
+                "is not set",
+                "",
+                "<org>/<model>:<variant>, for example enplace/smoke:cpu",
+                "set it for the host or its group",
+            )
+        )
     if not 1 <= settings["port"] <= 65535:
         problems.append(Problem("inventory enplace_port", "is not a port", str(settings["port"]), "1 to 65535"))
     if not re.fullmatch(r"[0-9A-Za-z.:-]+", settings["listen"]):
-        problems.append(Problem("inventory enplace_listen", "is not an address", settings["listen"], "an address of the host, such as 127.0.0.1"))
+        problems.append(
+            Problem(
+                "inventory enplace_listen",
+                "is not an address",
+                settings["listen"],
+                "an address of the host, such as 127.0.0.1",
+            )
+        )
     elif not is_loopback(settings["listen"]) and not settings["allow_unauthenticated"]:
         problems.append(
             Problem(
@@ -132,10 +162,18 @@ def _judge_settings(settings: Mapping[str, Any]) -> list[Problem]:
     for name in ("hub_endpoint", "index_url"):
         value = settings[name]
         if value and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", value):
-            problems.append(Problem(f"inventory enplace_{name}", "is not a URL without user and password", value, "https://host/..."))
+            # The value may hold a password, and messages end up in logs.
+            shown = "a URL with a user name in it" if "@" in value else value
+            problems.append(
+                Problem(
+                    f"inventory enplace_{name}", "is not a URL without user and password", shown, "https://host/..."
+                )
+            )
     for name in ("hub_token_file", "ca_bundle"):
         if settings[name] and not settings[name].startswith("/"):
-            problems.append(Problem(f"inventory enplace_{name}", "is not an absolute path on the host", settings[name], "/etc/..."))
+            problems.append(
+                Problem(f"inventory enplace_{name}", "is not an absolute path on the host", settings[name], "/etc/...")
+            )
     return problems
 
 
@@ -152,13 +190,23 @@ def digest_of(data: Any) -> str:
 def pick_platform(engine: Document, accelerator: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The engine manifest's entry for this accelerator and host. Raises RecipeError naming the platforms there are."""
     python = ".".join(str(facts["python"]["version"]).split(".")[:2]) if facts["python"]["version"] else "none"
-    wanted = (accelerator, facts["arch"], python)
+    wanted = (accelerator, facts["architecture"], python)
     for platform in engine.data["platforms"]:
         if (platform["accelerator"], platform["arch"], platform["python"]) == wanted:
             return dict(platform)
     have = "; ".join(f"{p['accelerator']}, {p['arch']}, Python {p['python']}" for p in engine.data["platforms"])
     found = f"{wanted[0]}, {wanted[1]}, Python {wanted[2]}"
-    raise RecipeError([Problem(f"{engine.path} platforms", f"the engine {engine.data['engine']} {engine.data['version']} has no lock for this host", found, have, "use a host of such a platform, or another variant")])
+    raise RecipeError(
+        [
+            Problem(
+                f"{engine.path} platforms",
+                f"the engine {engine.data['engine']} {engine.data['version']} has no lock for this host",
+                found,
+                have,
+                "use a host of such a platform, or another variant",
+            )
+        ]
+    )
 
 
 def lock_digest(path: Path) -> str:
@@ -166,13 +214,24 @@ def lock_digest(path: Path) -> str:
     try:
         return sha256_bytes(path.read_bytes())
     except OSError as error:
-        raise RecipeError([Problem(str(path), "the lock cannot be read", error.strerror or str(error), "a requirements file with hashes")]) from error
+        raise RecipeError(
+            [
+                Problem(
+                    str(path),
+                    "the lock cannot be read",
+                    error.strerror or str(error),
+                    "a requirements file with hashes",
+                )
+            ]
+        ) from error
 
 
-def make_plan(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def make_plan(
+    recipe: Recipe, variant_name: str, settings: Mapping[str, Any], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """The plan of one release on one host: the options of every role, as plain data. Raises RecipeError.
 
-    facts: `arch`, `python` {path, version} and `environments` as the module host_facts gives them.
+    facts: `architecture`, `python` {path, version} and `environments` as the module host_facts gives them.
     """
     variant = recipe.variants[variant_name]
     reference = f"{recipe.name}:{variant_name}"
@@ -207,11 +266,15 @@ def make_plan(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], fa
         "ready": variant["ready"],
         "files": release_files,
         # The template decides behaviour too: a changed one is another release.
-        "unit": unit_file.render(_unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, Path("@release@"))),
+        "unit": unit_file.render(
+            _unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, Path("@release@"))
+        ),
     }
     digest = digest_of(decides)
     release_path = PREFIX / "releases" / slug / digest[:DIGEST_NAME_LENGTH]
-    unit_text = unit_file.render(_unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, release_path))
+    unit_text = unit_file.render(
+        _unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, release_path)
+    )
     manifest = {
         "format": 1,
         "recipe": reference,
@@ -239,7 +302,12 @@ def make_plan(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], fa
             "packages": sorted({*BASE_PACKAGES, *platform["packages"]}),
             "user": USER,
             "directories": directories(),
-            "tools": {"path": str(tools_path), "digest": tools, "lock": str(TOOLS_LOCK), "installed_bytes": TOOLS_BYTES},
+            "tools": {
+                "path": str(tools_path),
+                "digest": tools,
+                "lock": str(TOOLS_LOCK),
+                "installed_bytes": TOOLS_BYTES,
+            },
         },
         "environment": {
             "path": str(environment_path),
@@ -259,7 +327,11 @@ def make_plan(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], fa
             "bytes": sum(item["bytes"] for item in weights["files"]),
             "snapshot": str(snapshot),
         },
-        "service": {"path": str(release_path), "files": release_files, "ready_timeout_s": variant["ready"]["timeout_s"]},
+        "service": {
+            "path": str(release_path),
+            "files": release_files,
+            "ready_timeout_s": variant["ready"]["timeout_s"],
+        },
         "verify": {
             "python": str(environment_path / "bin" / "python"),
             "checks": checks,
@@ -282,7 +354,13 @@ def directories() -> list[dict[str, str]]:
     root = [PREFIX, PREFIX / "tools", PREFIX / "environments", PREFIX / "releases", CACHE, CACHE / "uv"]
     own = [STATE, HUB_CACHE, STATE / "reports"]
     return [{"path": str(p), "owner": "root", "group": "root", "mode": "0755"} for p in root] + [
-        {"path": str(p), "owner": USER if p != STATE / "reports" else "root", "group": USER if p != STATE / "reports" else "root", "mode": "0755"} for p in own
+        {
+            "path": str(p),
+            "owner": USER if p != STATE / "reports" else "root",
+            "group": USER if p != STATE / "reports" else "root",
+            "mode": "0755",
+        }
+        for p in own
     ]
 
 
@@ -325,7 +403,16 @@ def _unit(
         *unit_file.argv_of(variant["arguments"]),
     ]
     timeout = variant["ready"]["timeout_s"]
-    ready = [f"{environment_path}/bin/python", f"{release_path}/ready.py", "--url", url, "--model", served_name, "--deadline", str(timeout)]
+    ready = [
+        f"{environment_path}/bin/python",
+        f"{release_path}/ready.py",
+        "--url",
+        url,
+        "--model",
+        served_name,
+        "--deadline",
+        str(timeout),
+    ]
     return unit_file.Unit(
         description=f"enplace {reference}: {variant['summary']}",
         slug=slug,
@@ -340,7 +427,12 @@ def _unit(
 
 def sealed_paths(facts: Mapping[str, Any]) -> set[str]:
     """The complete environments of a host."""
-    return {entry["path"] for entry in facts["environments"] if entry["sealed"]}
+    return {entry["path"] for entry in facts["environments"] if entry["state"] == "sealed"}
+
+
+def exists(facts: Mapping[str, Any], path: str) -> bool:
+    """Whether a path that was asked for is there. The facts name its nearest existing parent, links followed."""
+    return any(Path(entry["existing"]).name == Path(path).name for entry in facts["paths"] if entry["path"] == path)
 
 
 def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str) -> list[Problem]:
@@ -349,11 +441,25 @@ def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[s
     facts as the module host_facts gives them for `questions`.
     """
     problems = []
-    if not facts["systemd"]["running"]:
-        problems.append(Problem(f"{host} systemd", "is not running", str(facts["systemd"].get("state")), "a host booted by systemd", "use a machine or a container with systemd as its first process"))
-    if facts["memory"]["total_bytes"] < plan["memory_bytes"]:
+    if not facts["systemd"]:
         problems.append(
-            Problem(f"{host} memory", f"is too small for {plan['recipe']}", _gb(facts["memory"]["total_bytes"]), f"at least {_gb(plan['memory_bytes'])}", "use a larger host or another variant")
+            Problem(
+                f"{host} systemd",
+                "is not running",
+                "no /run/systemd/system",
+                "a host booted by systemd",
+                "use a machine or a container with systemd as its first process",
+            )
+        )
+    if facts["memory"]["total"] < plan["memory_bytes"]:
+        problems.append(
+            Problem(
+                f"{host} memory",
+                f"is too small for {plan['recipe']}",
+                _gb(facts["memory"]["total"]),
+                f"at least {_gb(plan['memory_bytes'])}",
+                "use a larger host or another variant",
+            )
         )
     problems += _judge_port(plan, facts, host)
     problems += _judge_disk(plan, facts, host)
@@ -363,19 +469,31 @@ def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[s
 
 def _judge_port(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) -> list[Problem]:
     problems = []
-    for listener in facts["listeners"]:
-        if listener.get("unit") == plan["unit"]:
+    for listener in facts["ports"]:
+        if listener["unit"] == plan["unit"] or not _overlap(plan["listen"], listener["address"]):
             continue
-        if not _overlap(plan["listen"], listener["address"]):
-            continue
-        holder = f"{listener.get('command') or 'a process'} (pid {listener.get('pid') or 'unknown'}, unit {listener.get('unit') or 'none'}) listens on {listener['address']}:{listener['port']}"
-        problems.append(Problem(f"{host} port {plan['port']}", "is in use", holder, "a free port", f"stop it, or set enplace_port for {host}"))
+        command = " ".join(listener["command"])[:80] or "a process"
+        holder = f"{command} (pid {listener['pid'] or 'unknown'}, unit {listener['unit'] or 'none'}) listens on {listener['address']}:{listener['port']}"
+        problems.append(
+            Problem(
+                f"{host} port {plan['port']}",
+                "is in use",
+                holder,
+                "a free port",
+                f"stop it, or set enplace_port for {host}",
+            )
+        )
     return problems
 
 
 def _overlap(listen: str, address: str) -> bool:
     everywhere = {"0.0.0.0", "::"}
-    return listen == address or listen in everywhere or address in everywhere or (listen == "localhost" and is_loopback(address))
+    return (
+        listen == address
+        or listen in everywhere
+        or address in everywhere
+        or (listen == "localhost" and is_loopback(address))
+    )
 
 
 def _judge_disk(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) -> list[Problem]:
@@ -384,27 +502,49 @@ def _judge_disk(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) ->
     paths: dict[str, list[str]] = {}
     free: dict[str, int] = {}
     for what, path, size in (
-        ("the tools", str(PREFIX / "tools"), plan["host"]["tools"]["installed_bytes"] if plan["host"]["tools"]["path"] not in sealed else 0),
-        ("the environment", str(PREFIX / "environments"), plan["environment"]["installed_bytes"] if plan["environment"]["path"] not in sealed else 0),
-        ("the weights", plan["weights"]["cache"], plan["weights"]["bytes"] if not facts["paths"][plan["weights"]["snapshot"]]["exists"] else 0),
+        (
+            "the tools",
+            str(PREFIX / "tools"),
+            plan["host"]["tools"]["installed_bytes"] if plan["host"]["tools"]["path"] not in sealed else 0,
+        ),
+        (
+            "the environment",
+            str(PREFIX / "environments"),
+            plan["environment"]["installed_bytes"] if plan["environment"]["path"] not in sealed else 0,
+        ),
+        (
+            "the weights",
+            plan["weights"]["cache"],
+            plan["weights"]["bytes"] if not exists(facts, plan["weights"]["snapshot"]) else 0,
+        ),
     ):
-        entry = facts["paths"][path]
+        entry = next(entry for entry in facts["paths"] if entry["path"] == path)
         if size:
             need[entry["mount"]] = need.get(entry["mount"], 0) + size
             paths.setdefault(entry["mount"], []).append(f"{what} {_gb(size)}")
-            free[entry["mount"]] = entry["free_bytes"]
+            free[entry["mount"]] = entry["free"]
     return [
-        Problem(f"{host} {mount}", "has not enough free space", _gb(free[mount]), f"{_gb(size)} ({', '.join(paths[mount])})", "free some space, or mount a larger disk there")
+        Problem(
+            f"{host} {mount}",
+            "has not enough free space",
+            _gb(free[mount]),
+            f"{_gb(size)} ({', '.join(paths[mount])})",
+            "free some space, or mount a larger disk there",
+        )
         for mount, size in sorted(need.items())
         if free[mount] < size
     ]
 
 
-def _judge_network(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str) -> list[Problem]:
+def _judge_network(
+    plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str
+) -> list[Problem]:
     """Only what is still to be downloaded must be reachable: a converged host needs no network."""
-    needs_hub = not facts["paths"][plan["weights"]["snapshot"]]["exists"]
+    needs_hub = not exists(facts, plan["weights"]["snapshot"])
     sealed = sealed_paths(facts)
-    needs_index = bool(settings["index_url"]) and not {plan["environment"]["path"], plan["host"]["tools"]["path"]} <= sealed
+    needs_index = (
+        bool(settings["index_url"]) and not {plan["environment"]["path"], plan["host"]["tools"]["path"]} <= sealed
+    )
     wanted = []
     if needs_hub:
         wanted.append((settings["hub_endpoint"], "enplace_hub_endpoint", "the weights"))
@@ -412,7 +552,13 @@ def _judge_network(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: 
         wanted.append((settings["index_url"], "enplace_index_url", "the environment"))
     answers = {entry["url"]: entry for entry in facts["reachable"]}
     return [
-        Problem(f"{host} network", f"{url} cannot be reached, and {what} must be downloaded", str(answers[url]["error"]), f"a connection to {url}", f"check the host's network, proxy and DNS, or set {name}")
+        Problem(
+            f"{host} network",
+            f"{url} cannot be reached, and {what} must be downloaded",
+            str(answers[url]["error"]),
+            f"a connection to {url}",
+            f"check the host's network, proxy and DNS, or set {name}",
+        )
         for url, name, what in wanted
         if not answers[url]["ok"]
     ]
@@ -432,8 +578,13 @@ def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) ->
     variant = recipe.variants[variant_name]
     urls = [settings["hub_endpoint"], *([settings["index_url"]] if settings["index_url"] else [])]
     return {
-        "paths": [str(PREFIX / "tools"), str(PREFIX / "environments"), str(HUB_CACHE), str(snapshot_of(variant["weights"]))],
+        "paths": [
+            str(PREFIX / "tools"),
+            str(PREFIX / "environments"),
+            str(HUB_CACHE),
+            str(snapshot_of(variant["weights"])),
+        ],
         "ports": [settings["port"]],
         "environments": [str(PREFIX / "tools"), str(PREFIX / "environments")],
-        "reachable": urls,
+        "urls": urls,
     }

@@ -32,7 +32,9 @@ COLLECTION = Path(__file__).resolve().parents[2]
 RECIPES = COLLECTION / "recipes"
 ENGINES = COLLECTION / "engines"
 MAX_BYTES = 1_000_000
-REFERENCE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<variant>[a-z0-9-]+))?$")
+REFERENCE = re.compile(
+    r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<variant>[a-z0-9-]+))?$"
+)
 
 Key = tuple[str | int, ...]
 
@@ -121,23 +123,45 @@ def load_yaml(path: Path) -> Document:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise RecipeError([Problem(str(path), "too large", f"{size} bytes", f"at most {MAX_BYTES}", "a recipe is a page, not a data file")])
+            raise RecipeError(
+                [
+                    Problem(
+                        str(path),
+                        "too large",
+                        f"{size} bytes",
+                        f"at most {MAX_BYTES}",
+                        "a recipe is a page, not a data file",
+                    )
+                ]
+            )
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise RecipeError([Problem(str(path), "cannot be read", error.strerror or str(error), "a readable file")]) from error
+        raise RecipeError(
+            [Problem(str(path), "cannot be read", error.strerror or str(error), "a readable file")]
+        ) from error
     except UnicodeDecodeError as error:
-        raise RecipeError([Problem(str(path), "is not UTF-8", f"byte {error.start}", "UTF-8 text", "save it as UTF-8")]) from error
+        raise RecipeError(
+            [Problem(str(path), "is not UTF-8", f"byte {error.start}", "UTF-8 text", "save it as UTF-8")]
+        ) from error
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, (yaml.AnchorToken, yaml.AliasToken)):
                 place = f"{path}:{token.start_mark.line + 1}:{token.start_mark.column + 1}"
-                raise RecipeError([Problem(place, "anchors and aliases are not used here", f"{token.value}", "every value written out")])
+                raise RecipeError(
+                    [
+                        Problem(
+                            place, "anchors and aliases are not used here", f"{token.value}", "every value written out"
+                        )
+                    ]
+                )
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         what = getattr(error, "problem", None) or str(error)
-        raise RecipeError([Problem(place, "is not valid YAML", what, "one YAML document", "mend the line named")]) from error
+        raise RecipeError(
+            [Problem(place, "is not valid YAML", what, "one YAML document", "mend the line named")]
+        ) from error
     except RecursionError as error:
         raise RecipeError([Problem(str(path), "is nested too deeply", "", "a recipe of ordinary depth")]) from error
     if node is None:
@@ -150,7 +174,9 @@ def load_yaml(path: Path) -> Document:
     return Document(path, data, places)
 
 
-def _construct(path: Path, node: yaml.Node, key: Key, places: dict[Key, tuple[int, int]], problems: list[Problem]) -> Any:
+def _construct(
+    path: Path, node: yaml.Node, key: Key, places: dict[Key, tuple[int, int]], problems: list[Problem]
+) -> Any:
     places.setdefault(key, (node.start_mark.line + 1, node.start_mark.column + 1))
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Any] = {}
@@ -161,7 +187,9 @@ def _construct(path: Path, node: yaml.Node, key: Key, places: dict[Key, tuple[in
                 continue
             name = key_node.value
             if name in mapping:
-                problems.append(Problem(here, f"the key {name} occurs twice", expected="each key once", todo="remove one of them"))
+                problems.append(
+                    Problem(here, f"the key {name} occurs twice", expected="each key once", todo="remove one of them")
+                )
                 continue
             child = (*key, name)
             places[child] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
@@ -178,7 +206,9 @@ def _construct(path: Path, node: yaml.Node, key: Key, places: dict[Key, tuple[in
         value = loader.construct_object(node)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         here = f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1} {field_name(key)}"
-        problems.append(Problem(here, "cannot be read as a value", f"{node.value[:80]} ({error})", "text, a number or true/false"))
+        problems.append(
+            Problem(here, "cannot be read as a value", f"{node.value[:80]} ({error})", "text, a number or true/false")
+        )
         return None
     finally:
         loader.dispose()
@@ -195,7 +225,17 @@ def schema() -> dict[str, Any]:
 def validate(document: Document) -> list[Problem]:
     """Everything that is wrong with a recipe document, in the order of the file."""
     if JSONSCHEMA_ERROR is not None:
-        raise RecipeError([Problem("controller", "the Python package jsonschema is missing", str(JSONSCHEMA_ERROR), "jsonschema >= 4.18", "pip install jsonschema beside ansible-core")])
+        raise RecipeError(
+            [
+                Problem(
+                    "controller",
+                    "the Python package jsonschema is missing",
+                    str(JSONSCHEMA_ERROR),
+                    "jsonschema >= 4.18",
+                    "pip install jsonschema beside ansible-core",
+                )
+            ]
+        )
     problems = []
     for error in jsonschema.Draft202012Validator(schema()).iter_errors(document.data):
         problems.extend(_explain(document, error))
@@ -216,19 +256,42 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         known = error.schema.get("properties", {})
         for name in error.instance:
             if name not in known:
-                yield Problem(document.where((*key, name)), "unknown key", str(name), did_you_mean(str(name), known), "correct the name or remove the line")
+                yield Problem(
+                    document.where((*key, name)),
+                    "unknown key",
+                    str(name),
+                    did_you_mean(str(name), known),
+                    "correct the name or remove the line",
+                )
         return
     if error.validator == "required":
         for name in error.validator_value:
             if name not in error.instance:
-                yield Problem(document.where(key), f"the key {name} is missing", "", f"{name}: ...", "add it; see docs/recipes.md or the schema")
+                yield Problem(
+                    document.where(key),
+                    f"the key {name} is missing",
+                    "",
+                    f"{name}: ...",
+                    "add it; see docs/recipes.md or the schema",
+                )
         return
     if "propertyNames" in error.absolute_schema_path:
         name = str(error.instance)
         if error.validator == "not":
-            yield Problem(document.where((*key, name)), "is not a recipe's to set", name, "an argument of the model", "use the inventory variable (enplace_listen, enplace_port, ...)")
+            yield Problem(
+                document.where((*key, name)),
+                "is not a recipe's to set",
+                name,
+                "an argument of the model",
+                "use the inventory variable (enplace_listen, enplace_port, ...)",
+            )
         else:
-            yield Problem(document.where((*key, name)), "is not a valid name", name, f"a name that matches {error.validator_value}")
+            yield Problem(
+                document.where((*key, name)),
+                "is not a valid name",
+                name,
+                f"a name that matches {error.validator_value}",
+            )
         return
     expected = {
         "type": lambda v: f"a value of type {v if isinstance(v, str) else ' or '.join(v)}",
@@ -241,7 +304,14 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         "minProperties": lambda v: f"at least {v} entry",
         "minLength": lambda v: f"at least {v} character(s)",
         "maxLength": lambda v: f"at most {v} characters",
-    }.get(error.validator, lambda v: "true/false, a number, text, a list of these, or a mapping" if error.validator == "anyOf" else json.dumps(v)[:120])
+    }.get(
+        error.validator,
+        lambda v: (
+            "true/false, a number, text, a list of these, or a mapping"
+            if error.validator == "anyOf"
+            else json.dumps(v)[:120]
+        ),
+    )
     yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected(error.validator_value))
 
 
@@ -255,11 +325,15 @@ def _cross_checks(document: Document) -> Iterator[Problem]:
     name = data["model"]["name"]
     folder = "/".join(document.path.resolve().parts[-3:-1])
     if folder != name:
-        yield Problem(document.where(("model", "name")), "differs from the folder", name, folder, "rename the folder or the model")
+        yield Problem(
+            document.where(("model", "name")), "differs from the folder", name, folder, "rename the folder or the model"
+        )
     for variant_name, variant in data["variants"].items():
         key: Key = ("variants", variant_name)
         for index, path in _repeated(item["path"] for item in variant["weights"]["files"]):
-            yield Problem(document.where((*key, "weights", "files", index)), "the file is listed twice", path, "each file once")
+            yield Problem(
+                document.where((*key, "weights", "files", index)), "the file is listed twice", path, "each file once"
+            )
         for text in validate_checks(variant["checks"]):
             match = re.match(r"checks\[(\d+)\](?:\.([A-Za-z0-9_]+))?", text)
             place: Key = (*key, "checks")
@@ -292,7 +366,16 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
     """
     match = REFERENCE.match(reference)
     if not match:
-        raise RecipeError([Problem("enplace_recipe", "is not a recipe's name", reference, "<org>/<model>:<variant>, for example enplace/smoke:cpu")])
+        raise RecipeError(
+            [
+                Problem(
+                    "enplace_recipe",
+                    "is not a recipe's name",
+                    reference,
+                    "<org>/<model>:<variant>, for example enplace/smoke:cpu",
+                )
+            ]
+        )
     searched = list(folders)
     for folder in searched:
         path = folder / match["name"] / "recipe.yaml"
@@ -302,11 +385,31 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
     else:
         known = [os.fspath(p.parent.relative_to(folder)) for folder in searched for p in folder.glob("*/*/recipe.yaml")]
         looked = ", ".join(map(str, searched))
-        raise RecipeError([Problem("enplace_recipe", "no such recipe", reference, did_you_mean(match["name"], known), f"put <org>/<model>/recipe.yaml below one of: {looked}")])
+        raise RecipeError(
+            [
+                Problem(
+                    "enplace_recipe",
+                    "no such recipe",
+                    reference,
+                    did_you_mean(match["name"], known),
+                    f"put <org>/<model>/recipe.yaml below one of: {looked}",
+                )
+            ]
+        )
     variants = recipe.variants
     variant = match["variant"] or (next(iter(variants)) if len(variants) == 1 else "")
     if variant not in variants:
-        raise RecipeError([Problem("enplace_recipe", "no such variant", reference, did_you_mean(variant, variants) if variant else "one of " + ", ".join(variants), f"name one as {match['name']}:<variant>")])
+        raise RecipeError(
+            [
+                Problem(
+                    "enplace_recipe",
+                    "no such variant",
+                    reference,
+                    did_you_mean(variant, variants) if variant else "one of " + ", ".join(variants),
+                    f"name one as {match['name']}:<variant>",
+                )
+            ]
+        )
     return recipe, variant
 
 
@@ -315,5 +418,7 @@ def load_engine(name: str, version: str, *, engines: Path = ENGINES) -> Document
     path = engines / name / version / "engine.yaml"
     if not path.is_file():
         known = [f"{p.parent.parent.name} {p.parent.name}" for p in engines.glob("*/*/engine.yaml")]
-        raise RecipeError([Problem("engine", "no such engine", f"{name} {version}", did_you_mean(f"{name} {version}", known))])
+        raise RecipeError(
+            [Problem("engine", "no such engine", f"{name} {version}", did_you_mean(f"{name} {version}", known))]
+        )
     return load_yaml(path)
