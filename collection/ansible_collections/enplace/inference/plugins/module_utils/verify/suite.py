@@ -136,9 +136,6 @@ class KnownAnswersInFlight(Check):
         prompts = [known[index % len(known)] for index in range(self.parameters["requests"])]
         alone = [self._alone(server, prompt["ask"]) for prompt in prompts]
         rows, tokens = self._side_by_side(server, [prompt["ask"] for prompt in prompts])
-        used = [row.usage for row in rows]
-        if used != [tokens] * len(rows):
-            raise CheckFailed("ignore_eos was not honoured", f"{tokens} tokens in every stream", used)
         wrong = [
             {"ask": prompt["ask"], "alone": one, "in_flight": row.text[: len(one) + 40]}
             for prompt, one, row in zip(prompts, alone, rows)
@@ -146,7 +143,8 @@ class KnownAnswersInFlight(Check):
         ]
         if wrong:
             todo = "rows of a batch are crossed or computed wrongly; compare with --max-num-seqs 1"
-            raise CheckFailed("replies in a batch differ from the same prompts alone", "the same beginning", wrong, todo, rows=wrong)
+            found = "; ".join(f"{row['in_flight']!r} to {row['ask']!r}, alone {row['alone']!r}" for row in wrong)
+            raise CheckFailed("replies in a batch differ from those alone", "the same beginning", found, todo, rows=wrong)
         start = threading.Barrier(len(prompts))
         replies = together([partial(self._one_plain, server, start, prompt["ask"]) for prompt in prompts], server.deadline)
         return {
@@ -181,6 +179,10 @@ class KnownAnswersInFlight(Check):
         for tokens in [size for size in OVERLAP_TOKENS if size <= most] or [max(2, most)]:
             start = threading.Barrier(count)
             rows = together([partial(self._one_stream, server, start, ask, tokens) for ask in asks], server.deadline)
+            used = [row.usage for row in rows]
+            if used != [tokens] * count:
+                todo = "the streams ended early, so nothing is known about their batch"
+                raise CheckFailed("ignore_eos was not honoured", f"usage of {tokens} tokens in every stream", used, todo)
             if max(row.first for row in rows) < min(row.last for row in rows):
                 return rows, tokens
         raise CheckFailed(
@@ -313,10 +315,12 @@ def _grade(prompts: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]])
     right = f"{len(rows) - len(wrong)}/{len(rows)}"
     if wrong:
         todo = "a wrong engine, wrong weights, or a broken kernel gives wrong answers with HTTP 200"
-        raise CheckFailed(f"{right} answers are right", f"{len(rows)}/{len(rows)}", wrong, todo, rows=rows)
-    cut = [{"ask": reply["ask"], "finish_reason": reply["finish"]} for reply in replies if reply["finish"] != "stop"]
+        found = "; ".join(f"{row['reply']!r} to {row['ask']!r}, accepted {row['accepted']}" for row in wrong)
+        raise CheckFailed(f"{right} answers are right", f"{len(rows)}/{len(rows)}", found, todo, rows=rows)
+    cut = [f"{reply['finish']} of {reply['ask']!r}" for reply in replies if reply["finish"] != "stop"]
     if cut:
-        raise CheckFailed("a reply did not end by itself", "finish_reason stop", cut, "see max_tokens of the check", rows=rows)
+        found = "finish_reason " + "; ".join(cut)
+        raise CheckFailed("a reply did not end by itself", "finish_reason stop", found, "see max_tokens of the check", rows=rows)
     for row in rows:
         for other in rows:
             shared = any(answers(answer, other["accepted"]) for answer in row["accepted"])
