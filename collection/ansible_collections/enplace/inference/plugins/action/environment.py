@@ -13,10 +13,43 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.enplace.inference.plugins.module_utils.environment import parse_lock
+from ansible_collections.enplace.inference.plugins.module_utils.environment import Pin, canonical_name, parse_lock
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, sha256_bytes
+from packaging.markers import Marker
 
 MODULE = "enplace.inference.environment"
+
+
+def would_be_installed(
+    pins: t.Sequence[Pin], platform: t.Mapping[str, str], aliases: t.Sequence[t.Mapping[str, str]]
+) -> list[str]:
+    """``name==version`` of the pins whose markers hold on a host, and of the aliases, sorted.
+
+    ``platform`` is what the host says of itself: python_full_version (empty if it has no interpreter yet: then every
+    pin counts) and platform_machine.
+    """
+    version = platform.get("python_full_version", "")
+    known = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": platform.get("platform_machine", ""),
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": version,
+        "python_version": ".".join(version.split(".")[:2]),
+        "sys_platform": "linux",
+    }
+    names = {
+        "{0}=={1}".format(pin.name, pin.version)
+        for pin in pins
+        if not pin.marker or not version or Marker(pin.marker).evaluate(known)
+    }
+    names.update("{0}=={1}".format(canonical_name(alias["name"]), alias["version"]) for alias in aliases)
+    return sorted(names)
+
+
+def lines(names: t.Sequence[str]) -> str:
+    return "".join(name + "\n" for name in names)
 
 
 class ActionModule(ActionBase):
@@ -49,16 +82,17 @@ class ActionModule(ActionBase):
         result.update(self._execute_module(MODULE, module_args=arguments, task_vars=task_vars))
         if not result.pop("needs_requirements", False) or result.get("failed"):
             return result
+        platform = result.pop("platform", {})
         if self._task.check_mode:
-            before = "".join(name + "\n" for name in result.get("distributions", []))
-            after = "".join(str(pin) + "\n" for pin in pins)
+            before = result.get("distributions", [])
+            after = would_be_installed(pins, platform, arguments.get("aliases") or [])
             header = str(arguments.get("path"))
-            result["distributions"] = [str(pin) for pin in pins]
-            result["diff"] = {"before_header": header, "after_header": header, "before": before, "after": after}
+            result["distributions"] = after
+            result["diff"] = {"before_header": header, "after_header": header, "before": lines(before), "after": lines(after)}
             return result
         return self._build(arguments, path, result, task_vars)
 
-    def _read_lock(self, lock: str) -> tuple[str, bytes, list[t.Any]]:
+    def _read_lock(self, lock: str) -> tuple[str, bytes, list[Pin]]:
         """The lock's path, its bytes and its pins."""
         try:
             path = str(self._find_needle("files", lock))

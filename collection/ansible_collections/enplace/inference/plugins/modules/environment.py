@@ -207,7 +207,7 @@ def request_of(params: dict[str, t.Any]) -> env.Request:
 
 def ensure(request: env.Request, rebuild: bool, check_mode: bool) -> dict[str, t.Any]:
     """Find out what is there and build what is missing; the module's result. Raises Failure."""
-    env.check_request(request)
+    version = env.check_request(request)
     state = env.inspect(request.path)
     result: dict[str, t.Any] = {
         "changed": state.state != "sealed",
@@ -222,7 +222,9 @@ def ensure(request: env.Request, rebuild: bool, check_mode: bool) -> dict[str, t
     if state.state == "sealed":
         seal = state.seal
     elif not request.requirements:
+        # The action plugin has the lock; which of its lines apply here, only this host can say.
         result["needs_requirements"] = True
+        result["platform"] = {"python_full_version": version, "platform_machine": os.uname().machine}
         result["distributions"] = before
         return result
     elif check_mode:

@@ -1,0 +1,564 @@
+# Copyright (c) 2026, the enplace authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Weights: model repositories at a pinned revision, every file checked against its manifest.
+
+The layout is the standard cache of the model hub's own client, so that other tools can share it. What is downloaded is
+downloaded by that client (`hf download`); what is there is judged here, by size and SHA-256 and never by its presence.
+
+Standard library only, Python 3.9 or newer.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping, Sequence
+
+from ansible_collections.enplace.inference.plugins.module_utils.command import Result, base_environment, run
+from ansible_collections.enplace.inference.plugins.module_utils.files import (
+    Failure,
+    Lock,
+    git_blob_sha1,
+    is_disk_full,
+    read_json,
+    remove,
+    sha256_file,
+    sha256_files,
+    space,
+    sync_file,
+    sync_folder,
+    write_json,
+)
+
+#: Folder in the cache that remembers which files were hashed, so that a converged run need not hash them again.
+VERIFIED_NAME = "enplace-verified"
+
+#: Held while something is downloaded into a cache.
+LOCK_NAME = ".enplace.lock"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a manifest: path inside the repository, size in bytes, SHA-256 (64 hexadecimal digits)."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A repository at a revision, with the files that are wanted of it."""
+
+    repo: str
+    revision: str
+    files: tuple[File, ...]
+
+    def __str__(self) -> str:
+        return "{0}@{1}".format(self.repo, self.revision[:12])
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies where a file should be. ``state`` is whole, missing or wrong.
+
+    ``size`` and ``sha256`` are as found (-1 and empty where there is nothing, or where the size alone decides).
+    ``verified`` says that the file had been found whole by an earlier run.
+    """
+
+    file: File
+    state: str
+    size: int = -1
+    sha256: str = ""
+    verified: bool = False
+
+    def said(self) -> str:
+        if self.state == "missing":
+            return "no such file"
+        return "{0} bytes{1}".format(self.size, ", sha256 {0}".format(self.sha256) if self.sha256 else "")
+
+
+def parse_models(value: Sequence[Mapping[str, Any]]) -> list[Model]:
+    """Models from plain data: ``repo``, ``revision`` and ``files`` with ``path``, ``bytes`` and ``sha256`` each.
+
+    Raises Failure that names the field for anything that is not pinned or would lead out of the repository.
+    """
+    models = []
+    for number, entry in enumerate(value):
+        where = "models[{0}]".format(number)
+        _demand(where + ".repo", entry["repo"], r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", "organisation/name")
+        _demand(where + ".revision", entry["revision"], r"[0-9a-f]{40}", "a commit, 40 hexadecimal digits")
+        files = []
+        for index, item in enumerate(entry["files"]):
+            field = "{0}.files[{1}]".format(where, index)
+            parts = item["path"].split("/")
+            if item["path"].startswith("-") or any(part in ("", ".", "..") for part in parts):
+                raise _bad_field(field + ".path", "a path inside the repository", item["path"])
+            _demand(field + ".sha256", item["sha256"], r"[0-9a-f]{64}", "64 hexadecimal digits")
+            if item["bytes"] < 0:
+                raise _bad_field(field + ".bytes", "a number of bytes", str(item["bytes"]))
+            files.append(File(item["path"], item["bytes"], item["sha256"]))
+        names = [file.path for file in files]
+        if not files or len(set(names)) != len(names):
+            raise _bad_field(where + ".files", "every wanted file once", ", ".join(names) or "no file")
+        models.append(Model(entry["repo"], entry["revision"], tuple(files)))
+    return models
+
+
+def _demand(field: str, text: str, pattern: str, expected: str) -> None:
+    if not re.fullmatch(pattern, text):
+        raise _bad_field(field, expected, text)
+
+
+def _bad_field(field: str, expected: str, found: str) -> Failure:
+    return Failure(
+        what="the manifest of the weights is not valid",
+        where=field,
+        expected=expected,
+        found=found,
+        todo="correct it in the recipe",
+    )
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+def repository_path(cache: str, repo: str) -> str:
+    """The folder of a repository in the cache."""
+    return os.path.join(cache, "models--" + repo.replace("/", "--"))
+
+
+def snapshot_path(cache: str, model: Model) -> str:
+    """The folder that holds a model's files at its revision; what a server is given as model."""
+    return os.path.join(repository_path(cache, model.repo), "snapshots", model.revision)
+
+
+def state_path(cache: str, model: Model) -> str:
+    """The file that remembers what was verified of a model."""
+    return os.path.join(cache, VERIFIED_NAME, "{0}--{1}.json".format(model.repo.replace("/", "--"), model.revision))
+
+
+def examine(cache: str, model: Model, deep: bool = False, remember: bool = True) -> list[Found]:
+    """Compare every file of a model with its manifest, in the manifest's order.
+
+    A file that an earlier run hashed is not hashed again while size, time of modification and inode are the same,
+    unless ``deep``. Files found whole are flushed to the disk and then, with ``remember``, recorded.
+    """
+    snapshot = snapshot_path(cache, model)
+    known = (read_json(state_path(cache, model)) or {}).get("files", {})
+    stats: dict[str, os.stat_result] = {}
+    for file in model.files:
+        try:
+            stats[file.path] = os.stat(os.path.join(snapshot, file.path))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    to_hash = []
+    for file in model.files:
+        status = stats.get(file.path)
+        if status is not None and status.st_size == file.size:
+            if deep or known.get(file.path) != _identity(file, status):
+                to_hash.append(file.path)
+    hashes = sha256_files(os.path.join(snapshot, path) for path in to_hash)
+    result, entries = [], {}
+    for file in model.files:
+        status = stats.get(file.path)
+        verified = known.get(file.path, {}).get("sha256") == file.sha256
+        if status is None:
+            result.append(Found(file, "missing", verified=verified))
+            continue
+        digest = hashes.get(os.path.join(snapshot, file.path), "") if file.path in to_hash else file.sha256
+        if status.st_size != file.size or digest != file.sha256:
+            shown = digest if status.st_size == file.size else ""
+            result.append(Found(file, "wrong", status.st_size, shown, verified))
+            continue
+        result.append(Found(file, "whole", status.st_size, digest, verified))
+        entries[file.path] = _identity(file, status)
+    if remember and entries != known and entries:
+        _remember(cache, model, entries, [path for path in to_hash if path in entries])
+    return result
+
+
+def _identity(file: File, status: os.stat_result) -> dict[str, Any]:
+    return {
+        "bytes": status.st_size,
+        "sha256": file.sha256,
+        "mtime_ns": status.st_mtime_ns,
+        "inode": status.st_ino,
+    }
+
+
+def _remember(cache: str, model: Model, entries: Mapping[str, Any], fresh: Iterable[str]) -> None:
+    # What was hashed may be in memory only: a record of it must not outlive the content in a power cut.
+    snapshot = snapshot_path(cache, model)
+    folders = {snapshot}
+    for path in fresh:
+        real = os.path.realpath(os.path.join(snapshot, path))
+        sync_file(real)
+        folders.update((os.path.dirname(real), os.path.dirname(os.path.join(snapshot, path))))
+    for folder in sorted(folders):
+        sync_folder(folder)
+    path = state_path(cache, model)
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    write_json(path, {"schema": 1, "repo": model.repo, "revision": model.revision, "files": dict(entries)})
+
+
+def extra_files(cache: str, model: Model) -> list[str]:
+    """Files of the snapshot that are not in the manifest, sorted."""
+    snapshot = snapshot_path(cache, model)
+    wanted = {file.path for file in model.files}
+    found = []
+    for folder, _folders, names in os.walk(snapshot):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), snapshot)
+            if path not in wanted:
+                found.append(path)
+    return sorted(found)
+
+
+# --- download --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """How weights are fetched. ``hf`` and ``token_file`` are paths on the host; ``user`` empty means this process's."""
+
+    cache: str
+    hf: str
+    endpoint: str = ""
+    token_file: str = ""
+    user: str = ""
+    ca_bundle: str = ""
+    timeout_s: float = 86400.0
+
+
+def ensure(request: Request, models: Sequence[Model], deep: bool = False, check_mode: bool = False) -> dict[str, Any]:
+    """Make every model whole; the module's result. Raises Failure: then a model may be in part there, and the next run
+    goes on where this one ended.
+
+    In check mode nothing is written; files that would be downloaded are listed.
+    """
+    results, missing_of = [], {}
+    for model in models:
+        found = examine(request.cache, model, deep, remember=not check_mode)
+        _refuse_damage(request.cache, model, found, check_mode)
+        missing_of[model] = [item.file for item in found if item.state != "whole"]
+    total = sum(file.size for files in missing_of.values() for file in files)
+    if total:
+        _demand_room(request, total)
+    for model in models:
+        missing = missing_of[model]
+        fetched = 0
+        if missing and not check_mode:
+            fetched = fetch(request, model, missing)
+        results.append(
+            {
+                "repo": model.repo,
+                "revision": model.revision,
+                "snapshot": snapshot_path(request.cache, model),
+                "files": len(model.files),
+                "bytes": sum(file.size for file in model.files),
+                "missing": [{"path": file.path, "bytes": file.size} for file in missing],
+                "downloaded_bytes": fetched,
+                "extra": extra_files(request.cache, model),
+            }
+        )
+    return {
+        "changed": any(missing_of.values()),
+        "models": results,
+        "downloaded_bytes": sum(entry["downloaded_bytes"] for entry in results),
+        "missing_bytes": total,
+    }
+
+
+def _refuse_damage(cache: str, model: Model, found: Sequence[Found], check_mode: bool) -> None:
+    """Decide about the files that are wrong before anything is downloaded.
+
+    One whose content is what the hub says it is contradicts the manifest: no download can mend that. One that an
+    earlier run found whole was changed afterwards: that is worth an error, not only a download. Anything else is what
+    a cut download left, and is simply fetched again. What is not worth keeping is removed, except in check mode.
+    """
+    damaged = []
+    for item in found:
+        if item.state != "wrong":
+            continue
+        path = os.path.join(snapshot_path(cache, model), item.file.path)
+        if is_what_the_hub_has(path):
+            raise _manifest_differs(model, item, path)
+        if not check_mode:
+            _discard(cache, path)
+        if item.verified:
+            damaged.append((item, path))
+    if damaged:
+        item, path = damaged[0]
+        others = ", ".join(other.file.path for other, _path in damaged[1:])
+        raise Failure(
+            what="a file of the weights was changed after it had been verified",
+            where="{0}: {1}{2}".format(model, path, " (and {0})".format(others) if others else ""),
+            expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+            found=item.said(),
+            todo="{0}; if it happens again, look at the disk and at who writes there".format(
+                "run without check mode, and once more: the first run removes the file"
+                if check_mode
+                else "run again: the file has been removed and will be downloaded anew"
+            ),
+        )
+
+
+def is_what_the_hub_has(path: str) -> bool:
+    """Whether a file's content is the one its name in the cache stands for.
+
+    The cache names content by the hub's ETag: the SHA-256 for large files, git's SHA-1 for small ones. False where the
+    name is neither, because then nothing is known.
+    """
+    real = os.path.realpath(path)
+    name = os.path.basename(real)
+    if not os.path.islink(path) or set(name) - set("0123456789abcdef"):
+        return False
+    if len(name) == 64:
+        return sha256_file(real) == name
+    return len(name) == 40 and git_blob_sha1(real) == name
+
+
+def _manifest_differs(model: Model, item: Found, path: str) -> Failure:
+    found = item.said() if item.sha256 else "{0} bytes, sha256 {1}".format(item.size, sha256_file(path))
+    field = "bytes" if item.size != item.file.size else "sha256"
+    return Failure(
+        what="the recipe's manifest does not fit the file that the hub has at this revision",
+        where="recipe field weights.files, entry {0}, {1} ({2})".format(item.file.path, field, model),
+        expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+        found=found,
+        todo="correct repository, revision, bytes or sha256 in the recipe; if they are right, do not trust this hub",
+    )
+
+
+def _discard(cache: str, path: str) -> None:
+    """Remove a snapshot's file and, if it is a link, what it leads to, as far as that lies in the cache."""
+    inside = os.path.realpath(cache) + os.sep
+    chain = [path]
+    while os.path.islink(chain[-1]) and len(chain) < 8:
+        chain.append(os.path.normpath(os.path.join(os.path.dirname(chain[-1]), os.readlink(chain[-1]))))
+    for step in chain:
+        if os.path.realpath(os.path.dirname(step)).startswith(inside):
+            remove(step)
+
+
+def _demand_room(request: Request, total: int) -> None:
+    room = space(request.cache)
+    # What a cut download left counts: the client goes on where it ended.
+    partial = 0
+    for folder, _folders, names in os.walk(request.cache):
+        partial += sum(_size(os.path.join(folder, name)) for name in names if name.endswith(".incomplete"))
+    needed = max(0, total - partial)
+    if needed > room.free:
+        raise Failure(
+            what="the disk is too small for the weights",
+            where="{0} (mounted at {1})".format(request.cache, room.mount),
+            expected="{0} bytes free, for what is still missing".format(needed),
+            found="{0} bytes free of {1}".format(room.free, room.total),
+            todo="free space there, or mount a larger disk",
+        )
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def fetch(request: Request, model: Model, missing: Sequence[File]) -> int:
+    """Download the missing files of a model and verify them; the bytes that were added to the cache. Raises Failure."""
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    owner = (-1, -1)
+    if request.user:
+        entry = _user(request.user)
+        home, owner = entry.pw_dir, (entry.pw_uid, entry.pw_gid)
+    if not os.path.isdir(request.cache):
+        os.makedirs(request.cache, mode=0o755)
+        os.chown(request.cache, *owner)
+    token = _token(request.token_file)
+    with Lock(os.path.join(request.cache, LOCK_NAME), "downloading {0}".format(model)) as lock:
+        blobs = os.path.join(repository_path(request.cache, model.repo), "blobs")
+        before = _sizes(blobs)
+        # What the client keeps besides the cache (its logs, its search for updates) is of no use to the next run.
+        scratch = tempfile.mkdtemp(prefix="enplace-hf-")
+        try:
+            os.chown(scratch, *owner)
+            argv = [request.hf, "download", model.repo, *(file.path for file in missing)]
+            argv += ["--revision", model.revision, "--cache-dir", request.cache, "--quiet"]
+            result = run(
+                argv,
+                env=_child_environment(request, home, scratch, token),
+                timeout_s=request.timeout_s,
+                user=request.user,
+                keep=[lock.handle],
+            )
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if not result.ok:
+            raise _download_failed(request, model, result, token)
+        added = sum(size for name, size in _sizes(blobs).items() if name not in before)
+        _demand_whole(request.cache, model)
+    return added
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise Failure(
+            what="no such user",
+            where="user",
+            expected="the service user {0}".format(name),
+            found="none in the user database",
+            todo="run the host role first, it makes the user",
+        ) from None
+
+
+def _token(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            token = stream.read().strip()
+    except OSError as error:
+        raise Failure(
+            what="the hub's token cannot be read",
+            where=path,
+            expected="a file on the host that holds the token, mode 0600",
+            found=error.strerror or str(error),
+            todo="put the file there, or leave enplace_hub_token_file out if the repository is public",
+        ) from None
+    if not token or len(token.split()) != 1:
+        raise Failure(
+            what="the hub's token cannot be read",
+            where=path,
+            expected="one word",
+            found="an empty file" if not token else "more than one word",
+            todo="write the token, and nothing else, into the file",
+        )
+    return token
+
+
+def _child_environment(request: Request, home: str, scratch: str, token: str) -> dict[str, str]:
+    env = base_environment(home)
+    env.update(
+        {
+            "HF_HOME": scratch,
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+            # One place for each file, as every tool that reads this cache expects it.
+            "HF_HUB_DISABLE_SHARED_BLOBS": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "30",
+            "NO_COLOR": "1",
+        }
+    )
+    if request.endpoint:
+        env["HF_ENDPOINT"] = request.endpoint.rstrip("/")
+    if request.ca_bundle:
+        env["SSL_CERT_FILE"] = env["REQUESTS_CA_BUNDLE"] = request.ca_bundle
+    # In the environment only its own user and root can read it; on the command line everybody could.
+    if token:
+        env["HF_TOKEN"] = token
+    else:
+        env["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = "1"
+    return env
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    return {name: _size(os.path.join(folder, name)) for name in names if not name.endswith(".incomplete")}
+
+
+def _demand_whole(cache: str, model: Model) -> None:
+    """Verify a model after its download. What is wrong is removed, so that the next run downloads it again."""
+    for item in examine(cache, model):
+        if item.state == "whole":
+            continue
+        path = os.path.join(snapshot_path(cache, model), item.file.path)
+        if item.state == "missing":
+            raise Failure(
+                what="the hub's client ended well, and yet a file is missing",
+                where="{0}: {1}".format(model, path),
+                expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+                found=item.said(),
+                todo="check that the repository has this file at this revision, or correct the recipe",
+            )
+        if is_what_the_hub_has(path):
+            raise _manifest_differs(model, item, path)
+        found = item.said() if item.sha256 else "{0} bytes, sha256 {1}".format(item.size, sha256_file(path))
+        _discard(cache, path)
+        raise Failure(
+            what="a downloaded file is not the one in the recipe's manifest",
+            where="{0}: {1}".format(model, path),
+            expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+            found=found,
+            todo="run again: the file has been removed and will be downloaded anew; if it comes out the same, correct "
+            "weights.files in the recipe (entry {0}) or use another hub".format(item.file.path),
+        )
+
+
+_ADVICE = (
+    (
+        r"gated|403|401|Unauthorized|Forbidden|token",
+        "accept the model's terms at the hub and name a file with a token that may read it (enplace_hub_token_file)",
+    ),
+    (
+        r"RevisionNotFound|Revision Not Found",
+        "correct the revision in the recipe: the hub has the repository, but not this commit",
+    ),
+    (
+        r"RepositoryNotFound|Repository Not Found|not found|404",
+        "correct the repository in the recipe, or name a token if it is private (enplace_hub_token_file)",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|certificate",
+        "the host does not trust the hub's certificate: name the CA bundle (enplace_ca_bundle)",
+    ),
+    (
+        r"Permission denied|PermissionError",
+        "the service user cannot write into the cache: give it the folder and all in it",
+    ),
+    (
+        r"resolution|Name or service|Connect|Network|timed out|LocalEntryNotFound|Max retries|Cannot find",
+        "the host does not reach the hub: check network, proxy and enplace_hub_endpoint; run again to go on",
+    ),
+)
+
+
+def _download_failed(request: Request, model: Model, result: Result, token: str) -> Failure:
+    output = result.tail(15)
+    if token:
+        output = output.replace(token, "***")
+    if is_disk_full(output):
+        room = space(request.cache)
+        return Failure(
+            what="the disk is full: the weights could not be downloaded",
+            where="{0} (mounted at {1})".format(request.cache, room.mount),
+            expected="room for {0}".format(model),
+            found="{0} bytes free of {1}".format(room.free, room.total),
+            todo="free space there and run again: the download goes on where it ended",
+            detail=output,
+        )
+    todo = "read the output below and run again: the download goes on where it ended"
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, output, re.IGNORECASE):
+            todo = advice
+            break
+    return Failure(
+        what="the weights could not be downloaded",
+        where="{0} from {1}".format(model, request.endpoint or "the hub's default address"),
+        expected="hf download to end well",
+        found=result.said(),
+        todo=todo,
+        detail=output,
+    )
