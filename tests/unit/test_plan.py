@@ -29,14 +29,14 @@ def facts(**changes: Any) -> dict[str, Any]:
     """A bare host with room for everything, as the module host_facts describes one."""
     asked = planner.questions(smoke(), "cpu", settings())
     found: dict[str, Any] = {
-        "architecture": "x86_64",
-        "systemd": True,
+        "arch": "x86_64",
+        "systemd": {"running": True, "state": "running"},
         "python": {"path": "/usr/bin/python3", "version": "3.11.2"},
-        "memory": {"total": 16_000_000_000, "available": 15_000_000_000},
-        "paths": [{"path": path, "existing": "/", "mount": "/", "free": 50_000_000_000} for path in asked["paths"]],
-        "ports": [],
+        "memory": {"total_bytes": 16_000_000_000},
+        "paths": {path: {"exists": False, "mount": "/", "free_bytes": 50_000_000_000} for path in asked["paths"]},
+        "listeners": [],
         "environments": [],
-        "reachable": [{"url": url, "ok": True, "error": ""} for url in asked["urls"]],
+        "reachable": [{"url": url, "ok": True, "error": ""} for url in asked["reachable"]],
     }
     return {**found, **changes}
 
@@ -96,20 +96,20 @@ def test_a_host_with_room_has_no_problem() -> None:
 def test_a_converged_host_needs_neither_network_nor_room() -> None:
     ready = plan()
     found = facts(
-        environments=[{"path": ready[part]["path"], "state": "sealed"} for part in ("environment",)]
-        + [{"path": ready["host"]["tools"]["path"], "state": "sealed"}],
+        environments=[{"path": ready[part]["path"], "sealed": True} for part in ("environment",)]
+        + [{"path": ready["host"]["tools"]["path"], "sealed": True}],
         reachable=[{"url": "https://huggingface.co", "ok": False, "error": "no route"}],
-        ports=[{"port": 8000, "address": "127.0.0.1", "pid": 1, "command": ["vllm"], "unit": ready["unit"]}],
+        listeners=[{"port": 8000, "address": "127.0.0.1", "pid": 1, "command": "vllm", "unit": ready["unit"]}],
     )
-    found["paths"] = [{**entry, "existing": entry["path"], "free": 0} for entry in found["paths"]]
+    found["paths"] = {path: {"exists": True, "mount": "/", "free_bytes": 0} for path in found["paths"]}
     assert judged(found) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"systemd": False}, "host1 systemd: is not running"),
-        ({"memory": {"total": 2_000_000_000, "available": 1}}, "at least 6.0 GB"),
+        ({"systemd": {"running": False, "state": "offline"}}, "host1 systemd: is not running"),
+        ({"memory": {"total_bytes": 2_000_000_000}}, "at least 6.0 GB"),
         (
             {"reachable": [{"url": "https://huggingface.co", "ok": False, "error": "no route to host"}]},
             "no route to host",
@@ -117,7 +117,7 @@ def test_a_converged_host_needs_neither_network_nor_room() -> None:
         (
             {
                 "ports": [
-                    {"port": 8000, "address": "0.0.0.0", "pid": 7, "command": ["nginx", "-g"], "unit": "nginx.service"}
+                    {"port": 8000, "address": "0.0.0.0", "pid": 7, "command": "nginx -g", "unit": "nginx.service"}
                 ]
             },
             "nginx -g (pid 7, unit nginx.service)",
@@ -129,19 +129,19 @@ def test_what_cannot_work_is_said_before_anything_is_changed(changes: dict[str, 
     assert len(problems) == 1
     assert expected in problems[0]
     assert "  expected: " in problems[0]
-    assert "  do: " in problems[0]
+    assert "  what to do: " in problems[0]
 
 
 def test_another_address_of_the_same_port_is_no_problem() -> None:
-    other = {"port": 8000, "address": "192.0.2.1", "pid": 7, "command": ["nginx"], "unit": ""}
-    assert judged(facts(ports=[other])) == []
-    assert len(judged(facts(ports=[other]), listen="0.0.0.0", allow_unauthenticated=True)) == 1
+    other = {"port": 8000, "address": "192.0.2.1", "pid": 7, "command": "nginx", "unit": ""}
+    assert judged(facts(listeners=[other])) == []
+    assert len(judged(facts(listeners=[other]), listen="0.0.0.0", allow_unauthenticated=True)) == 1
 
 
 def test_a_disk_is_judged_for_all_that_goes_onto_it() -> None:
     found = facts()
-    for entry in found["paths"]:
-        entry["free"] = 3_500_000_000
+    for entry in found["paths"].values():
+        entry["free_bytes"] = 3_500_000_000
     problems = judged(found)
     assert len(problems) == 1
     assert "the environment 3.4 GB" in problems[0]
@@ -151,7 +151,7 @@ def test_a_disk_is_judged_for_all_that_goes_onto_it() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"architecture": "aarch64"},
+        {"arch": "aarch64"},
         {"python": {"path": "/usr/bin/python3", "version": "3.12.3"}},
         {"python": {"path": "/x", "version": ""}},
     ],

@@ -32,14 +32,13 @@ class ActionModule(ActionBase):
             settings["reports_dir"] = str(Path.cwd() / settings["reports_dir"])
             recipe, variant = find_recipe(settings["recipe"], self._folders(settings))
             asked = planner.questions(recipe, variant, settings)
-            answer = self._execute_module(
+            facts = self._execute_module(
                 module_name="enplace.inference.host_facts",
                 module_args={**asked, "python": self._task.args.get("python", "/usr/bin/python3")},
                 task_vars=variables,
             )
-            if answer.get("failed") or answer.get("unreachable"):
-                return {**result, **answer}
-            facts = answer["host"]
+            if facts.get("failed") or facts.get("unreachable"):
+                return {**result, **facts}
             plan = planner.make_plan(recipe, variant, settings, facts)
             problems = planner.judge(plan, facts, settings, host)
             if problems:

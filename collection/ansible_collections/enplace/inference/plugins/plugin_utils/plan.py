@@ -190,7 +190,7 @@ def digest_of(data: Any) -> str:
 def pick_platform(engine: Document, accelerator: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The engine manifest's entry for this accelerator and host. Raises RecipeError naming the platforms there are."""
     python = ".".join(str(facts["python"]["version"]).split(".")[:2]) if facts["python"]["version"] else "none"
-    wanted = (accelerator, facts["architecture"], python)
+    wanted = (accelerator, facts["arch"], python)
     for platform in engine.data["platforms"]:
         if (platform["accelerator"], platform["arch"], platform["python"]) == wanted:
             return dict(platform)
@@ -231,7 +231,7 @@ def make_plan(
 ) -> dict[str, Any]:
     """The plan of one release on one host: the options of every role, as plain data. Raises RecipeError.
 
-    facts: `architecture`, `python` {path, version} and `environments` as the module host_facts gives them.
+    facts: `arch`, `python` {path, version} and `environments` as the module host_facts gives them.
     """
     variant = recipe.variants[variant_name]
     reference = f"{recipe.name}:{variant_name}"
@@ -427,12 +427,7 @@ def _unit(
 
 def sealed_paths(facts: Mapping[str, Any]) -> set[str]:
     """The complete environments of a host."""
-    return {entry["path"] for entry in facts["environments"] if entry["state"] == "sealed"}
-
-
-def exists(facts: Mapping[str, Any], path: str) -> bool:
-    """Whether a path that was asked for is there. The facts name its nearest existing parent, links followed."""
-    return any(Path(entry["existing"]).name == Path(path).name for entry in facts["paths"] if entry["path"] == path)
+    return {entry["path"] for entry in facts["environments"] if entry["sealed"]}
 
 
 def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str) -> list[Problem]:
@@ -441,22 +436,22 @@ def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[s
     facts as the module host_facts gives them for `questions`.
     """
     problems = []
-    if not facts["systemd"]:
+    if not facts["systemd"]["running"]:
         problems.append(
             Problem(
                 f"{host} systemd",
                 "is not running",
-                "no /run/systemd/system",
+                str(facts["systemd"]["state"]),
                 "a host booted by systemd",
                 "use a machine or a container with systemd as its first process",
             )
         )
-    if facts["memory"]["total"] < plan["memory_bytes"]:
+    if facts["memory"]["total_bytes"] < plan["memory_bytes"]:
         problems.append(
             Problem(
                 f"{host} memory",
                 f"is too small for {plan['recipe']}",
-                _gb(facts["memory"]["total"]),
+                _gb(facts["memory"]["total_bytes"]),
                 f"at least {_gb(plan['memory_bytes'])}",
                 "use a larger host or another variant",
             )
@@ -469,10 +464,10 @@ def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[s
 
 def _judge_port(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) -> list[Problem]:
     problems = []
-    for listener in facts["ports"]:
+    for listener in facts["listeners"]:
         if listener["unit"] == plan["unit"] or not _overlap(plan["listen"], listener["address"]):
             continue
-        command = " ".join(listener["command"])[:80] or "a process"
+        command = listener["command"][:80] or "a process"
         holder = f"{command} (pid {listener['pid'] or 'unknown'}, unit {listener['unit'] or 'none'}) listens on {listener['address']}:{listener['port']}"
         problems.append(
             Problem(
@@ -515,14 +510,14 @@ def _judge_disk(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) ->
         (
             "the weights",
             plan["weights"]["cache"],
-            plan["weights"]["bytes"] if not exists(facts, plan["weights"]["snapshot"]) else 0,
+            plan["weights"]["bytes"] if not facts["paths"][plan["weights"]["snapshot"]]["exists"] else 0,
         ),
     ):
-        entry = next(entry for entry in facts["paths"] if entry["path"] == path)
+        entry = facts["paths"][path]
         if size:
             need[entry["mount"]] = need.get(entry["mount"], 0) + size
             paths.setdefault(entry["mount"], []).append(f"{what} {_gb(size)}")
-            free[entry["mount"]] = entry["free"]
+            free[entry["mount"]] = entry["free_bytes"]
     return [
         Problem(
             f"{host} {mount}",
@@ -540,7 +535,7 @@ def _judge_network(
     plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str
 ) -> list[Problem]:
     """Only what is still to be downloaded must be reachable: a converged host needs no network."""
-    needs_hub = not exists(facts, plan["weights"]["snapshot"])
+    needs_hub = not facts["paths"][plan["weights"]["snapshot"]]["exists"]
     sealed = sealed_paths(facts)
     needs_index = (
         bool(settings["index_url"]) and not {plan["environment"]["path"], plan["host"]["tools"]["path"]} <= sealed
@@ -586,5 +581,5 @@ def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) ->
         ],
         "ports": [settings["port"]],
         "environments": [str(PREFIX / "tools"), str(PREFIX / "environments")],
-        "urls": urls,
+        "reachable": urls,
     }

@@ -53,7 +53,7 @@ class Problem:
         parts = [f"{self.where}: {self.what}"]
         parts += [
             f"  {label}: {text}"
-            for label, text in (("expected", self.expected), ("found", self.found), ("do", self.todo))
+            for label, text in (("expected", self.expected), ("found", self.found), ("what to do", self.todo))
             if text
         ]
         return "\n".join(parts)
