@@ -116,7 +116,7 @@ def test_a_converged_host_needs_neither_network_nor_room() -> None:
         ),
         (
             {
-                "ports": [
+                "listeners": [
                     {"port": 8000, "address": "0.0.0.0", "pid": 7, "command": "nginx -g", "unit": "nginx.service"}
                 ]
             },
