@@ -40,11 +40,11 @@ def would_be_installed(
         "sys_platform": "linux",
     }
     names = {
-        "{0}=={1}".format(pin.name, pin.version)
+        f"{pin.name}=={pin.version}"
         for pin in pins
         if not pin.marker or not version or Marker(pin.marker).evaluate(known)
     }
-    names.update("{0}=={1}".format(canonical_name(alias["name"]), alias["version"]) for alias in aliases)
+    names.update("{}=={}".format(canonical_name(alias["name"]), alias["version"]) for alias in aliases)
     return sorted(names)
 
 
@@ -72,8 +72,8 @@ class ActionModule(ActionBase):
                     Failure(
                         what="the lock file is not the one that was asked for",
                         where=path,
-                        expected="sha256 {0}".format(arguments["lock_sha256"]),
-                        found="sha256 {0}".format(sha256),
+                        expected="sha256 {}".format(arguments["lock_sha256"]),
+                        found=f"sha256 {sha256}",
                         todo="resolve the recipe again, or put the right file there",
                     )
                 )
@@ -88,7 +88,12 @@ class ActionModule(ActionBase):
             after = would_be_installed(pins, platform, arguments.get("aliases") or [])
             header = str(arguments.get("path"))
             result["distributions"] = after
-            result["diff"] = {"before_header": header, "after_header": header, "before": lines(before), "after": lines(after)}
+            result["diff"] = {
+                "before_header": header,
+                "after_header": header,
+                "before": lines(before),
+                "after": lines(after),
+            }
             return result
         return self._build(arguments, path, result, task_vars)
 
@@ -100,7 +105,7 @@ class ActionModule(ActionBase):
                 text = stream.read()
             return path, text, parse_lock(text.decode("utf-8"), path)
         except (AnsibleError, OSError, UnicodeDecodeError) as error:
-            raise AnsibleActionFail("the lock file {0} cannot be read: {1}".format(lock, error)) from error
+            raise AnsibleActionFail(f"the lock file {lock} cannot be read: {error}") from error
         except Failure as failure:
             raise AnsibleActionFail(str(failure)) from failure
 

@@ -12,8 +12,8 @@ import os
 import pwd
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Mapping, Sequence
 
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 
@@ -46,8 +46,8 @@ class Result:
         if self.rc == TIMED_OUT:
             return "stopped at its deadline"
         if self.rc < 0:
-            return "ended by signal {0}".format(-self.rc)
-        return "return code {0}".format(self.rc)
+            return f"ended by signal {-self.rc}"
+        return f"return code {self.rc}"
 
 
 def tail(text: str, lines: int = 20) -> str:
@@ -86,9 +86,10 @@ def run(
     """Run a program to its end, or to its deadline, and return what it said.
 
     ``env`` is the child's whole environment (default: `base_environment`). With ``user`` the child runs as that user,
-    with its groups; only root may ask for another one. ``keep`` are file descriptors the child inherits: a lock's, so that
-    it stays locked while the child works even if this process is killed. At the deadline the child's whole process group is killed and
-    the result's ``rc`` is `TIMED_OUT`. Raises Failure if the program is not there or the user does not exist.
+    with its groups; only root may ask for another one. ``keep`` are file descriptors the child inherits: a lock's, so
+    that it stays locked while the child works even if this process is killed. At the deadline the child's whole process
+    group is killed and the result's ``rc`` is `TIMED_OUT`. Raises Failure if the program is not there or the user does
+    not exist.
     """
     identity: dict[str, object] = {}
     if user:
@@ -98,7 +99,7 @@ def run(
             raise Failure(
                 what="no such user",
                 where=argv[0],
-                expected="a user named {0}".format(user),
+                expected=f"a user named {user}",
                 found="none in the user database",
                 todo="run the host role first, it makes the user",
             ) from None
@@ -122,7 +123,7 @@ def run(
         raise Failure(
             what="a program is missing",
             where=argv[0],
-            expected="an executable file, started in {0}".format(cwd),
+            expected=f"an executable file, started in {cwd}",
             found=str(error),
             todo="install it, or name the right path",
         ) from None
@@ -130,7 +131,7 @@ def run(
         raise Failure(
             what="a program cannot be started",
             where=argv[0],
-            expected="an executable file{0}".format(" that user {0} may run".format(user) if user else ""),
+            expected="an executable file{}".format(f" that user {user} may run" if user else ""),
             found=str(error),
             todo="check the owner and the mode of the file and of the folders above it",
         ) from None

@@ -17,8 +17,9 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.command import Result, base_environment, run
 from ansible_collections.enplace.inference.plugins.module_utils.files import (
@@ -61,7 +62,7 @@ def environment_digest(
     order in which they are applied, each with what decides its content. Raises ValueError for anything else.
     """
     if len(lock_sha256) != 64 or set(lock_sha256) - set("0123456789abcdef"):
-        raise ValueError("lock_sha256: expected 64 hexadecimal digits, found {0!r}".format(lock_sha256))
+        raise ValueError(f"lock_sha256: expected 64 hexadecimal digits, found {lock_sha256!r}")
     content = {
         "schema": 1,
         "lock": lock_sha256,
@@ -76,7 +77,7 @@ def short_version(python_version: str) -> str:
     """``3.11`` for ``3.11`` and ``3.11.2``. Raises ValueError for what is not a version."""
     parts = python_version.split(".")
     if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
-        raise ValueError("python_version: expected a version such as 3.11, found {0!r}".format(python_version))
+        raise ValueError(f"python_version: expected a version such as 3.11, found {python_version!r}")
     return ".".join(parts[:2])
 
 
@@ -99,8 +100,8 @@ class Pin:
     line: int
 
     def __str__(self) -> str:
-        text = "{0}=={1}".format(self.name, self.version)
-        return "{0} ; {1}".format(text, self.marker) if self.marker else text
+        text = f"{self.name}=={self.version}"
+        return f"{text} ; {self.marker}" if self.marker else text
 
 
 def parse_lock(text: str, where: str) -> list[Pin]:
@@ -147,7 +148,7 @@ def _parse_pin(logical: str, line: int, where: str) -> Pin:
     if matched is None or not hashes:
         raise Failure(
             what="the lock holds a requirement that is not pinned by version and hash",
-            where="{0} line {1}".format(where, line),
+            where=f"{where} line {line}",
             expected="name==version --hash=sha256:<64 hexadecimal digits>",
             found=logical if len(logical) <= 160 else logical[:160] + "...",
             todo="make the lock anew with uv pip compile --generate-hashes; options and links belong to the inventory",
@@ -162,8 +163,8 @@ def read_lock(path: str, expected_sha256: str = "") -> list[Pin]:
         raise Failure(
             what="the lock file is not the one that was asked for",
             where=path,
-            expected="sha256 {0}".format(expected_sha256),
-            found="sha256 {0}".format(found),
+            expected=f"sha256 {expected_sha256}",
+            found=f"sha256 {found}",
             todo="transfer the file again; if it was edited, resolve the recipe again so that its digest follows",
         )
     with open(path, encoding="utf-8") as stream:
@@ -185,7 +186,7 @@ class Drift:
         return {"name": self.name, "expected": self.expected, "found": self.found}
 
     def __str__(self) -> str:
-        return "{0}: expected {1}, found {2}".format(self.name, self.expected, self.found)
+        return f"{self.name}: expected {self.expected}, found {self.found}"
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,8 @@ def _compare(sealed: Mapping[str, int], found: Mapping[str, int]) -> list[Drift]
             return "not installed"
         names = " and ".join(sorted(entry))
         if other is not None and sorted(entry) == sorted(other):
-            sizes = ("no RECORD" if entry[v] < 0 else "RECORD of {0} bytes".format(entry[v]) for v in sorted(entry))
-            return "{0} with {1}".format(names, " and ".join(sizes))
+            sizes = ("no RECORD" if entry[v] < 0 else f"RECORD of {entry[v]} bytes" for v in sorted(entry))
+            return "{} with {}".format(names, " and ".join(sizes))
         return names
 
     before, after = versions(sealed), versions(found)
@@ -297,14 +298,14 @@ def users_of(path: str) -> list[str]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
-            with open("/proc/{0}/maps".format(name), encoding="utf-8", errors="replace") as stream:
+            with open(f"/proc/{name}/maps", encoding="utf-8", errors="replace") as stream:
                 mapped = any(inside in line for line in stream)
-            with open("/proc/{0}/cmdline".format(name), "rb") as stream:
+            with open(f"/proc/{name}/cmdline", "rb") as stream:
                 argv = [part.decode("utf-8", "replace") for part in stream.read().split(b"\0") if part]
         except OSError:
             continue
         if mapped or any(part.startswith(inside) for part in argv[:2]):
-            found.append("process {0} ({1})".format(name, " ".join(argv)[:120]))
+            found.append("process {} ({})".format(name, " ".join(argv)[:120]))
     return found
 
 
@@ -340,9 +341,9 @@ def check_request(request: Request) -> str:
         raise Failure(
             what="an environment's folder is named by its digest",
             where="path",
-            expected="an absolute path that ends in /{0}".format(expected_name),
+            expected=f"an absolute path that ends in /{expected_name}",
             found=request.path,
-            todo="name the folder by the first {0} characters of the digest".format(DIGEST_NAME_LENGTH),
+            todo=f"name the folder by the first {DIGEST_NAME_LENGTH} characters of the digest",
         )
     version = interpreter_version(request.python)
     if version:
@@ -350,9 +351,7 @@ def check_request(request: Request) -> str:
         if expected != request.digest:
             raise Failure(
                 what="the digest does not belong to this lock, interpreter and aliases",
-                where="digest (lock {0}, {1} is Python {2}, {3} alias(es))".format(
-                    request.lock_sha256[:12], request.python, version, len(request.aliases)
-                ),
+                where=f"digest (lock {request.lock_sha256[:12]}, Python {version}, aliases: {len(request.aliases)})",
                 expected=expected,
                 found=request.digest,
                 todo="resolve the recipe again: the host's Python or the lock is not what the plan was made for",
@@ -380,8 +379,8 @@ def build(request: Request) -> dict[str, Any]:
     previous_umask = os.umask(0o022)
     try:
         os.makedirs(parent, exist_ok=True)
-        lock_path = os.path.join(parent, ".{0}.lock".format(os.path.basename(request.path)))
-        with Lock(lock_path, "building the environment {0}".format(request.path)) as lock:
+        lock_path = os.path.join(parent, f".{os.path.basename(request.path)}.lock")
+        with Lock(lock_path, f"building the environment {request.path}") as lock:
             state = inspect(request.path)
             if state.state == "sealed":
                 # Somebody built it between the first look and the lock.
@@ -419,7 +418,7 @@ def _build(request: Request, pins: Sequence[Pin], version: str, handle: int) -> 
         "python": version,
         "builder": builder,
         "aliases": sorted((dict(alias) for alias in request.aliases), key=lambda alias: alias["name"]),
-        "distributions": ["{0}=={1}".format(name, installed[name]) for name in sorted(installed)],
+        "distributions": [f"{name}=={installed[name]}" for name in sorted(installed)],
         "fingerprint": fingerprint(sizes),
         "records": sizes,
     }
@@ -492,7 +491,17 @@ def _build_with_pip(request: Request, pins: Sequence[Pin], handle: int) -> str:
         start(python, "-m", "pip", "uninstall", "--yes", *extra, what="pip uninstall")
     # Its return code says that some file does not compile; packages do carry files for other versions of Python.
     run(
-        [python, "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "checked-hash", site_packages(request.path)],
+        [
+            python,
+            "-m",
+            "compileall",
+            "-q",
+            "-j",
+            "0",
+            "--invalidation-mode",
+            "checked-hash",
+            site_packages(request.path),
+        ],
         env=env,
         timeout_s=request.timeout_s,
         keep=[handle],
@@ -513,7 +522,7 @@ def wanted_from_torch_index(pins: Sequence[Pin], find_links: Sequence[str], ca_b
     listings = [_listing(place, ca_bundle) for place in find_links]
     missing = []
     for pin in local:
-        start = "{0}-{1}-".format(pin.name.replace("-", "_"), pin.version).lower()
+        start = "{}-{}-".format(pin.name.replace("-", "_"), pin.version).lower()
         if not any(start in listing for listing in listings):
             missing.append(pin)
     return missing
@@ -545,10 +554,10 @@ def write_alias(path: str, alias: Mapping[str, str]) -> None:
     source, name, version = canonical_name(alias["distribution"]), alias["name"], alias["version"]
     if source not in installed or canonical_name(name) in installed:
         raise Failure(
-            what="the alias {0} cannot be made".format(name),
+            what=f"the alias {name} cannot be made",
             where="aliases",
-            expected="{0} installed and no distribution {1}".format(source, name),
-            found="{0}: {1}; {2}: {3}".format(
+            expected=f"{source} installed and no distribution {name}",
+            found="{}: {}; {}: {}".format(
                 source,
                 installed.get(source, "not installed"),
                 name,
@@ -556,23 +565,23 @@ def write_alias(path: str, alias: Mapping[str, str]) -> None:
             ),
             todo="correct the engine's aliases, or its lock",
         )
-    folder_name = "{0}-{1}.dist-info".format(re.sub(r"[-_.]+", "_", name), version.replace("-", "_"))
+    folder_name = "{}-{}.dist-info".format(re.sub(r"[-_.]+", "_", name), version.replace("-", "_"))
     folder = os.path.join(site_packages(path), folder_name)
     os.mkdir(folder)
     metadata = (
         "Metadata-Version: 2.1\n"
-        "Name: {0}\n"
-        "Version: {1}\n"
-        "Summary: An alias made by enplace: the code is that of the distribution {2} {3}.\n"
-    ).format(name, version, source, installed[source])
+        f"Name: {name}\n"
+        f"Version: {version}\n"
+        f"Summary: An alias made by enplace: the code is that of the distribution {source} {installed[source]}.\n"
+    )
     lines = []
     for file_name, text in (("INSTALLER", "enplace\n"), ("METADATA", metadata)):
         content = text.encode("utf-8")
         with open(os.path.join(folder, file_name), "wb") as stream:
             stream.write(content)
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode("ascii")
-        lines.append("{0}/{1},sha256={2},{3}\n".format(folder_name, file_name, digest, len(content)))
-    lines.append("{0}/RECORD,,\n".format(folder_name))
+        lines.append(f"{folder_name}/{file_name},sha256={digest},{len(content)}\n")
+    lines.append(f"{folder_name}/RECORD,,\n")
     with open(os.path.join(folder, "RECORD"), "w", encoding="utf-8") as stream:
         stream.write("".join(lines))
 
@@ -606,12 +615,12 @@ def _check_installed(request: Request, pins: Sequence[Pin], installed: Mapping[s
         expected = " or ".join(sorted(allowed.get(name, set()))) or "not in the lock"
         found = installed.get(name, "not installed")
         if found not in allowed.get(name, set()):
-            wrong.append("{0}: {1} in the lock, {2} in the environment".format(name, expected, found))
+            wrong.append(f"{name}: {expected} in the lock, {found} in the environment")
     if wrong:
         raise Failure(
             what="the environment does not hold what the lock says",
             where=request.path,
-            expected="exactly the {0} distributions of the lock that apply to this host".format(len(pins)),
+            expected=f"exactly the {len(pins)} distributions of the lock that apply to this host",
             found="; ".join(wrong[:10]),
             todo="check that the lock was made for this platform and Python",
         )
@@ -624,8 +633,8 @@ def _expect(request: Request, result: Result, what: str) -> None:
     if is_disk_full(output):
         raise _disk_full(request, output)
     raise Failure(
-        what="the environment could not be built: {0} failed".format(what),
-        where="{0}, from {1}".format(request.path, request.requirements),
+        what=f"the environment could not be built: {what} failed",
+        where=f"{request.path}, from {request.requirements}",
         expected="return code 0",
         found=result.said(),
         todo=_advice(output),
@@ -637,7 +646,7 @@ def _disk_full(request: Request, output: str) -> Failure:
     places = []
     for path in (os.path.dirname(request.path), request.cache, "/tmp"):
         room = space(path)
-        places.append("{0} bytes free on {1} (for {2})".format(room.free, room.mount, path))
+        places.append(f"{room.free} bytes free on {room.mount} (for {path})")
     return Failure(
         what="the disk is full: the environment could not be built",
         where=request.path,

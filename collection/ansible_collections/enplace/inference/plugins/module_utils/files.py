@@ -16,10 +16,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Iterable, Mapping
+from typing import Any
 
 #: Bytes read at once when hashing: large enough that hashlib releases the interpreter lock for nearly all the time.
 HASH_CHUNK_BYTES = 4 * 1024 * 1024
@@ -54,7 +55,7 @@ class Failure(Exception):
         )
         for label, text in named:
             if text:
-                lines.append("  {0}: {1}".format(label, text.replace("\n", "\n    ")))
+                lines.append("  {}: {}".format(label, text.replace("\n", "\n    ")))
         return "\n".join(lines)
 
     def fields(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ def write_bytes(path: str, content: bytes, mode: int = 0o644, uid: int = -1, gid
     The folder must exist. Raises OSError; then ``path`` is as it was and nothing is left beside it.
     """
     folder = os.path.dirname(path) or "."
-    handle, aside = tempfile.mkstemp(prefix=".{0}.".format(os.path.basename(path)), dir=folder)
+    handle, aside = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
@@ -156,7 +157,7 @@ def sha256_file(path: str) -> str:
 
 def git_blob_sha1(path: str) -> str:
     """The name git gives to a file's content: SHA-1 over a header with its size and the content, 40 digits."""
-    digest = hashlib.sha1("blob {0}\0".format(os.path.getsize(path)).encode("ascii"), usedforsecurity=False)
+    digest = hashlib.sha1(f"blob {os.path.getsize(path)}\0".encode("ascii"), usedforsecurity=False)
     return _hash_file(path, digest)
 
 
@@ -238,7 +239,7 @@ def _mount_of(path: str) -> str:
 
 
 class Lock:
-    """A lock file: ``with Lock(path, "building X"):``. The kernel frees it when its holder dies; the file goes at the end.
+    """A lock file: ``with Lock(path, "building X"):``. The kernel frees it when its holder dies.
 
     Raises Failure at once if somebody else holds it, and says who. ``handle`` is the open file: a program that inherits
     it keeps the lock until it ends, too.
@@ -260,7 +261,7 @@ class Lock:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
                 raise Failure(
-                    what="another run is at work: {0}".format(self.purpose),
+                    what=f"another run is at work: {self.purpose}",
                     where=self.path,
                     expected="nobody holds the lock",
                     found=holder or "a holder that has not written its name yet",
@@ -276,7 +277,7 @@ class Lock:
             os.close(handle)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.ftruncate(handle, 0)
-        os.write(handle, "process {0} since {1}: {2}\n".format(os.getpid(), since, self.purpose).encode("utf-8"))
+        os.write(handle, f"process {os.getpid()} since {since}: {self.purpose}\n".encode("utf-8"))
         self.handle = handle
         return self
 

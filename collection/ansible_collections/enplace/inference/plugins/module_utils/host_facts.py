@@ -18,8 +18,9 @@ import stat
 import struct
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.command import run
 from ansible_collections.enplace.inference.plugins.module_utils.environment import inspect, interpreter_version
@@ -67,7 +68,7 @@ def systemd(root: str = "/") -> dict[str, Any]:
         # Its return code is that of the state: anything but "running" is not 0.
         said = run(["systemctl", "is-system-running"], timeout_s=30)
     except Failure as failure:
-        return {"running": False, "state": "{0}: {1}".format(failure.what, failure.where)}
+        return {"running": False, "state": f"{failure.what}: {failure.where}"}
     return {"running": True, "state": said.stdout.strip() or said.tail(1)}
 
 
@@ -191,7 +192,7 @@ def directories(wanted: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     for entry in wanted:
         expected = {key: entry[key] for key in ("owner", "group", "mode") if entry.get(key)}
         if "mode" in expected:
-            expected["mode"] = "{0:04o}".format(int(expected["mode"], 8))
+            expected["mode"] = "{:04o}".format(int(expected["mode"], 8))
         found = _folder(entry["path"], expected)
         if found != expected:
             result.append({"path": entry["path"], "expected": expected, "found": found})
@@ -210,7 +211,7 @@ def _folder(path: str, keys: Mapping[str, str]) -> dict[str, str] | None:
     found = {
         "owner": _name(pwd.getpwuid, status.st_uid),
         "group": _name(grp.getgrgid, status.st_gid),
-        "mode": "{0:04o}".format(stat.S_IMODE(status.st_mode)),
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
     }
     return {key: found[key] for key in keys}
 
@@ -249,9 +250,9 @@ def listeners(ports: Sequence[int], root: str = "/") -> list[dict[str, Any]]:
         return []
     holders = _holders(set(sockets), root)
     result = []
-    for inode, (port, address) in sockets.items():
+    for inode, (number, address) in sockets.items():
         for pid in holders.get(inode) or [0]:
-            entry = {"port": port, "address": address, "pid": pid, "command": "", "unit": ""}
+            entry: dict[str, Any] = {"port": number, "address": address, "pid": pid, "command": "", "unit": ""}
             if pid:
                 entry["command"] = _command(pid, root)
                 entry["unit"] = unit_of(pid, root)
@@ -366,7 +367,7 @@ def units(names: Sequence[str]) -> dict[str, dict[str, str]]:
     try:
         said = run(["systemctl", "show", "--property=" + ",".join(UNIT_PROPERTIES), "--", *names], timeout_s=30)
     except Failure as failure:
-        return {name: {"error": "{0}: {1}".format(failure.what, failure.where)} for name in names}
+        return {name: {"error": f"{failure.what}: {failure.where}"} for name in names}
     blocks = [block for block in said.stdout.split("\n\n") if block.strip()]
     if not said.ok or len(blocks) != len(names):
         return {name: {"error": said.tail(3) or said.said()} for name in names}
@@ -401,7 +402,7 @@ def _reach(url: str, timeout_s: float) -> dict[str, Any]:
         result["error"] = "expected http://host or https://host"
         return result
     proxy = urllib.request.getproxies_environment().get(parts.scheme, "")
-    if proxy and urllib.request.proxy_bypass_environment("{0}:{1}".format(host, port)):
+    if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
     try:
         if proxy:
@@ -428,18 +429,16 @@ def _connect_through(proxy: str, scheme: str, host: str, port: int, timeout_s: f
             # A plain request goes to the proxy itself; TLS to the proxy, or SOCKS, is not spoken here.
             return
         connection.settimeout(timeout_s)
-        name = "[{0}]".format(host) if ":" in host else host
-        request = "CONNECT {0}:{1} HTTP/1.1\r\nHost: {0}:{1}\r\n".format(name, port)
+        name = f"[{host}]" if ":" in host else host
+        request = f"CONNECT {name}:{port} HTTP/1.1\r\nHost: {name}:{port}\r\n"
         if parts.username:
-            request += "Proxy-Authorization: Basic {0}\r\n".format(_basic(parts))
+            request += f"Proxy-Authorization: Basic {_basic(parts)}\r\n"
         connection.sendall((request + "\r\n").encode("ascii"))
         answer = connection.recv(4096).decode("latin-1").split("\r\n", 1)[0]
     if answer.split(" ")[1:2] != ["200"]:
-        raise OSError("the proxy answered: {0}".format(answer or "nothing"))
+        raise OSError("the proxy answered: {}".format(answer or "nothing"))
 
 
 def _basic(parts: urllib.parse.SplitResult) -> str:
-    text = "{0}:{1}".format(
-        urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")
-    )
+    text = "{}:{}".format(urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or ""))
     return base64.b64encode(text.encode("utf-8")).decode("ascii")

@@ -16,8 +16,9 @@ import pwd
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.command import Result, base_environment, run
 from ansible_collections.enplace.inference.plugins.module_utils.files import (
@@ -60,7 +61,7 @@ class Model:
     files: tuple[File, ...]
 
     def __str__(self) -> str:
-        return "{0}@{1}".format(self.repo, self.revision[:12])
+        return f"{self.repo}@{self.revision[:12]}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Found:
     def said(self) -> str:
         if self.state == "missing":
             return "no such file"
-        return "{0} bytes{1}".format(self.size, ", sha256 {0}".format(self.sha256) if self.sha256 else "")
+        return "{} bytes{}".format(self.size, f", sha256 {self.sha256}" if self.sha256 else "")
 
 
 def parse_models(value: Sequence[Mapping[str, Any]]) -> list[Model]:
@@ -90,12 +91,12 @@ def parse_models(value: Sequence[Mapping[str, Any]]) -> list[Model]:
     """
     models = []
     for number, entry in enumerate(value):
-        where = "models[{0}]".format(number)
+        where = f"models[{number}]"
         _demand(where + ".repo", entry["repo"], r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", "organisation/name")
         _demand(where + ".revision", entry["revision"], r"[0-9a-f]{40}", "a commit, 40 hexadecimal digits")
         files = []
         for index, item in enumerate(entry["files"]):
-            field = "{0}.files[{1}]".format(where, index)
+            field = f"{where}.files[{index}]"
             parts = item["path"].split("/")
             if item["path"].startswith("-") or any(part in ("", ".", "..") for part in parts):
                 raise _bad_field(field + ".path", "a path inside the repository", item["path"])
@@ -140,7 +141,7 @@ def snapshot_path(cache: str, model: Model) -> str:
 
 def state_path(cache: str, model: Model) -> str:
     """The file that remembers what was verified of a model."""
-    return os.path.join(cache, VERIFIED_NAME, "{0}--{1}.json".format(model.repo.replace("/", "--"), model.revision))
+    return os.path.join(cache, VERIFIED_NAME, "{}--{}.json".format(model.repo.replace("/", "--"), model.revision))
 
 
 def examine(cache: str, model: Model, deep: bool = False, remember: bool = True) -> list[Found]:
@@ -298,10 +299,10 @@ def _refuse_damage(cache: str, model: Model, found: Sequence[Found], check_mode:
         others = ", ".join(other.file.path for other, _path in damaged[1:])
         raise Failure(
             what="a file of the weights was changed after it had been verified",
-            where="{0}: {1}{2}".format(model, path, " (and {0})".format(others) if others else ""),
-            expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+            where="{}: {}{}".format(model, path, f" (and {others})" if others else ""),
+            expected=f"{item.file.size} bytes, sha256 {item.file.sha256}",
             found=item.said(),
-            todo="{0}; if it happens again, look at the disk and at who writes there".format(
+            todo="{}; if it happens again, look at the disk and at who writes there".format(
                 "run without check mode, and once more: the first run removes the file"
                 if check_mode
                 else "run again: the file has been removed and will be downloaded anew"
@@ -325,12 +326,12 @@ def is_what_the_hub_has(path: str) -> bool:
 
 
 def _manifest_differs(model: Model, item: Found, path: str) -> Failure:
-    found = item.said() if item.sha256 else "{0} bytes, sha256 {1}".format(item.size, sha256_file(path))
+    found = item.said() if item.sha256 else f"{item.size} bytes, sha256 {sha256_file(path)}"
     field = "bytes" if item.size != item.file.size else "sha256"
     return Failure(
         what="the recipe's manifest does not fit the file that the hub has at this revision",
-        where="recipe field weights.files, entry {0}, {1} ({2})".format(item.file.path, field, model),
-        expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+        where=f"recipe field weights.files, entry {item.file.path}, {field} ({model})",
+        expected=f"{item.file.size} bytes, sha256 {item.file.sha256}",
         found=found,
         todo="correct repository, revision, bytes or sha256 in the recipe; if they are right, do not trust this hub",
     )
@@ -357,9 +358,9 @@ def _demand_room(request: Request, total: int) -> None:
     if needed > room.free:
         raise Failure(
             what="the disk is too small for the weights",
-            where="{0} (mounted at {1})".format(request.cache, room.mount),
-            expected="{0} bytes free, for what is still missing".format(needed),
-            found="{0} bytes free of {1}".format(room.free, room.total),
+            where=f"{request.cache} (mounted at {room.mount})",
+            expected=f"{needed} bytes free, for what is still missing",
+            found=f"{room.free} bytes free of {room.total}",
             todo="free space there, or mount a larger disk",
         )
 
@@ -382,7 +383,7 @@ def fetch(request: Request, model: Model, missing: Sequence[File]) -> int:
         os.makedirs(request.cache, mode=0o755)
         os.chown(request.cache, *owner)
     token = _token(request.token_file)
-    with Lock(os.path.join(request.cache, LOCK_NAME), "downloading {0}".format(model)) as lock:
+    with Lock(os.path.join(request.cache, LOCK_NAME), f"downloading {model}") as lock:
         blobs = os.path.join(repository_path(request.cache, model.repo), "blobs")
         before = _sizes(blobs)
         # What the client keeps besides the cache (its logs, its search for updates) is of no use to the next run.
@@ -414,7 +415,7 @@ def _user(name: str) -> pwd.struct_passwd:
         raise Failure(
             what="no such user",
             where="user",
-            expected="the service user {0}".format(name),
+            expected=f"the service user {name}",
             found="none in the user database",
             todo="run the host role first, it makes the user",
         ) from None
@@ -488,22 +489,22 @@ def _demand_whole(cache: str, model: Model) -> None:
         if item.state == "missing":
             raise Failure(
                 what="the hub's client ended well, and yet a file is missing",
-                where="{0}: {1}".format(model, path),
-                expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+                where=f"{model}: {path}",
+                expected=f"{item.file.size} bytes, sha256 {item.file.sha256}",
                 found=item.said(),
                 todo="check that the repository has this file at this revision, or correct the recipe",
             )
         if is_what_the_hub_has(path):
             raise _manifest_differs(model, item, path)
-        found = item.said() if item.sha256 else "{0} bytes, sha256 {1}".format(item.size, sha256_file(path))
+        found = item.said() if item.sha256 else f"{item.size} bytes, sha256 {sha256_file(path)}"
         _discard(cache, path)
         raise Failure(
             what="a downloaded file is not the one in the recipe's manifest",
-            where="{0}: {1}".format(model, path),
-            expected="{0} bytes, sha256 {1}".format(item.file.size, item.file.sha256),
+            where=f"{model}: {path}",
+            expected=f"{item.file.size} bytes, sha256 {item.file.sha256}",
             found=found,
             todo="run again: the file has been removed and will be downloaded anew; if it comes out the same, correct "
-            "weights.files in the recipe (entry {0}) or use another hub".format(item.file.path),
+            f"weights.files in the recipe (entry {item.file.path}) or use another hub",
         )
 
 
@@ -543,9 +544,9 @@ def _download_failed(request: Request, model: Model, result: Result, token: str)
         room = space(request.cache)
         return Failure(
             what="the disk is full: the weights could not be downloaded",
-            where="{0} (mounted at {1})".format(request.cache, room.mount),
-            expected="room for {0}".format(model),
-            found="{0} bytes free of {1}".format(room.free, room.total),
+            where=f"{request.cache} (mounted at {room.mount})",
+            expected=f"room for {model}",
+            found=f"{room.free} bytes free of {room.total}",
             todo="free space there and run again: the download goes on where it ended",
             detail=output,
         )
@@ -556,7 +557,7 @@ def _download_failed(request: Request, model: Model, result: Result, token: str)
             break
     return Failure(
         what="the weights could not be downloaded",
-        where="{0} from {1}".format(model, request.endpoint or "the hub's default address"),
+        where="{} from {}".format(model, request.endpoint or "the hub's default address"),
         expected="hf download to end well",
         found=result.said(),
         todo=todo,

@@ -36,7 +36,7 @@ options:
     required: true
   digest:
     description:
-      - Digest of the lock's SHA-256, the interpreter's version (major and minor) and the aliases, 64 hexadecimal digits.
+      - Digest of the lock's SHA-256, the interpreter's version (two numbers) and the aliases, 64 hexadecimal digits.
       - It is computed again on the host; another result is an error.
     type: str
     required: true
@@ -64,7 +64,7 @@ options:
     elements: str
     default: []
   index_url:
-    description: The package index, in place of the installer's own default. Credentials belong into a netrc file.
+    description: The package index, in place of the installer's default. Credentials belong into a netrc file.
     type: str
   torch_backend:
     description:
@@ -73,7 +73,7 @@ options:
         page is read.
     type: str
   ca_bundle:
-    description: Certificates to trust, a PEM file on the host. Default is what the installers trust of their own accord.
+    description: Certificates to trust, a PEM file on the host. Default is what the installers trust themselves.
     type: path
   aliases:
     description:
@@ -101,7 +101,7 @@ options:
     default: /var/cache/enplace/uv
   rebuild:
     description:
-      - What to do with a sealed environment that is not as it was sealed. V(false) fails and names what differs; V(true)
+      - What to do with an environment that is not as it was sealed. V(false) fails and names what differs; V(true)
         removes it and builds it anew, unless a process runs from it.
     type: bool
     default: false
@@ -250,7 +250,7 @@ def refuse_drift(state: env.State, rebuild: bool) -> None:
     raise Failure(
         what="a sealed environment is not as it was sealed" + (", and is in use" if users else ""),
         where=state.path,
-        expected="what {0} records".format(env.SEAL_NAME),
+        expected=f"what {env.SEAL_NAME} records",
         found="; ".join([str(drift) for drift in state.drift] + users),
         todo="stop what runs from it, then run again with rebuild: true"
         if users

@@ -85,7 +85,7 @@ options:
     elements: str
     default: []
   reachable:
-    description: URLs whose servers should take a TCP connection, directly or through the proxy of the task's environment.
+    description: URLs whose servers should take a TCP connection, directly or through the task's proxy variables.
     type: list
     elements: str
     default: []
@@ -227,7 +227,7 @@ def main() -> None:
     try:
         result["directories"] = facts.directories(asked["directories"])
     except ValueError as error:
-        module.fail_json(msg="directories: mode must be octal digits in quotes: {0}".format(error))
+        module.fail_json(msg=f"directories: mode must be octal digits in quotes: {error}")
     result["python"] = facts.python(asked["python"])
     result["packages"] = facts.packages(asked["packages"])
     result["users"] = facts.users(asked["users"])

@@ -165,7 +165,7 @@ def diff_of(models: t.Sequence[weights.Model], result: dict[str, t.Any]) -> list
     for model, entry in zip(models, result["models"]):
         missing = {item["path"] for item in entry["missing"]}
         if missing:
-            lines = {file.path: "{0} {1} {2}\n".format(file.sha256, file.size, file.path) for file in model.files}
+            lines = {file.path: f"{file.sha256} {file.size} {file.path}\n" for file in model.files}
             diffs.append(
                 {
                     "before_header": entry["snapshot"],
@@ -218,7 +218,7 @@ def main() -> None:
     except Failure as failure:
         module.fail_json(msg=str(failure), failure=failure.fields())
     except OSError as error:
-        module.fail_json(msg="{0}: {1}".format(error.filename or asked["cache"], error.strerror or error))
+        module.fail_json(msg="{}: {}".format(error.filename or asked["cache"], error.strerror or error))
     module.exit_json(diff=diff_of(models, result), **result)
 
 
