@@ -29,7 +29,7 @@ ANSWERS = {
     "Translate 'good morning' into Spanish. Reply with the translation only.": "Buenos días",
     "Translate 'thank you' into German. Reply with the translation only.": "Danke",
 }
-OTHERWISE = "The boats are back in the harbor."
+OTHERWISE = "In the harbor."
 END = 0  # token id of the end of a reply
 FILLER = " and so on"
 
@@ -65,6 +65,8 @@ LIES = {
     "constant_usage": "the same counts for everything",
     "tokenize_wrong": "/tokenize that counts words",
     "stream_cut": "a stream that ends without a finish_reason",
+    "stream_error": "an error object inside a stream",
+    "stream_endless": "a stream that never ends",
     "restarts": "a new process start time after every completion",
     "counter_falls": "request counter that starts anew",
     "answers_from_elsewhere": "completions the engine never finished",
@@ -297,6 +299,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if body.get("return_token_ids"):
                 choice["token_ids"] = part
             self._frame({**head, "choices": [choice]})
+        if me.lie == "stream_error":
+            self._frame({"error": {"message": "EngineCore encountered an issue", "code": 500}})
+        while me.lie == "stream_endless" and not me.stopping.is_set():
+            time.sleep(me.pace_s)
+            self._frame({**head, "choices": [{"index": 0, "delta": {"content": "x"}, "token_ids": [120]}]})
         self._finished()
         if me.lie not in ("no_usage_in_stream", "stream_cut"):
             count = len(frames) if me.lie == "frames_as_tokens" else len(ids)

@@ -145,6 +145,11 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify import re
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import validate_checks
 
 
+def has_client() -> bool:
+    """Whether the library that the checks ask through is there. It is not imported: a stored report needs none."""
+    return importlib.util.find_spec("openai") is not None
+
+
 def look(module: AnsibleModule) -> reports.Unit | None:
     """The unit as it is now; None where no unit is given."""
     name = module.params["unit"]
@@ -205,7 +210,7 @@ def main() -> None:
     if module.check_mode:
         after = f"{len(subject.checks)} checks would run: {why}\n"
         module.exit_json(evidence="none", diff=_diff(given["report"], before, after), **result)
-    if (unit is None or unit.active == "active") and importlib.util.find_spec("openai") is None:
+    if (unit is None or unit.active == "active") and not has_client():
         module.fail_json(msg=missing_required_lib("openai", reason="to ask the server"))
     report = reports.run(subject, given["host"], unit, lambda: look(module))
     result.update(

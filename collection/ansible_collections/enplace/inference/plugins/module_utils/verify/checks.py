@@ -75,7 +75,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "identity",
             "The server is the engine version, serves the model under its name, and refuses any other name.",
-            30,
+            60,
             {
                 "version": Parameter("text", "Version the engine must report; that of the release's engine where absent."),
                 "model": Parameter("text", "Name the model must be served under; that of the release where absent."),
@@ -85,7 +85,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "known_answers",
             "Every prompt, asked alone, is answered correctly, and with its own answer only.",
-            120,
+            300,
             {
                 "temperature": _TEMPERATURE,
                 "prompts": Parameter("prompts", "Prompts with their accepted answers.", required=True, minimum=2, maximum=256),
@@ -95,7 +95,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "known_answers_in_flight",
             "The same prompts, decoded side by side in one batch, are answered as they are alone.",
-            180,
+            300,
             {
                 "temperature": _TEMPERATURE,
                 "requests": Parameter("integer", "Requests in flight at once.", default=8, minimum=2, maximum=256),
@@ -106,7 +106,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "logprobs",
             "Every token comes with its top_logprobs: as many as asked, distinct, sorted, its own token first.",
-            60,
+            300,
             {
                 "ask": _ASK,
                 "top": Parameter("integer", "Entries for every token.", default=20, minimum=1, maximum=1000),
@@ -116,7 +116,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "usage",
             "Tokens counted by usage are the tokens there are, streamed and plain.",
-            60,
+            300,
             {
                 "ask": _ASK,
                 "max_tokens": Parameter("integer", "Most tokens in a reply.", default=32, minimum=1, maximum=MAX_TOKENS),

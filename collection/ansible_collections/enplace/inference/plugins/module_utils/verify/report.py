@@ -211,17 +211,19 @@ def store(path: str, report: dict[str, Any]) -> None:
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o755, exist_ok=True)
     stamp = re.sub(r"[^0-9TZ]", "", report["ended"])
-    name = os.path.join(folder, f"{stamp}.json")
-    number = 1
-    while os.path.lexists(name):
-        number += 1
-        name = os.path.join(folder, f"{stamp}-{number}.json")
-    files.write_json(name, report)
+    # A number of its own for each report of one second, above those there are: a name that was freed is not the newest.
+    last = max((number for time_of, number, _name in _earlier(folder) if time_of == stamp), default=0)
+    name = f"{stamp}.json" if last == 0 else f"{stamp}-{last + 1}.json"
+    files.write_json(os.path.join(folder, name), report)
     files.write_json(path, report)
-    kept = [entry for entry in os.listdir(folder) if re.fullmatch(r"\d{8}T\d{6}Z(-\d+)?\.json", entry)]
-    kept.sort(key=lambda entry: (entry[:16], len(entry), entry))
-    for entry in kept[:-KEEP]:
+    for _time, _number, entry in _earlier(folder)[:-KEEP]:
         files.remove(os.path.join(folder, entry))
+
+
+def _earlier(folder: str) -> list[tuple[str, int, str]]:
+    """(time, number within its second, file name) of the reports kept in a folder, oldest first."""
+    names = [(re.fullmatch(r"(\d{8}T\d{6}Z)(?:-(\d+))?\.json", entry), entry) for entry in os.listdir(folder)]
+    return sorted((match[1], int(match[2] or 1), entry) for match, entry in names if match)
 
 
 def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, Any]]:

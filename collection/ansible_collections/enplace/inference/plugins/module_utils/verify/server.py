@@ -310,8 +310,12 @@ class Server:
         with self._lock:
             if self._client is None:
                 # The client's own defaults would follow redirects and proxies, read without limit and ask twice.
+                # Certificates are loaded only where there is TLS: it takes longer than a completion of a small model.
                 plain = openai.DefaultHttpxClient(
-                    trust_env=False, follow_redirects=False, event_hooks={"response": [self._bound]}
+                    trust_env=False,
+                    follow_redirects=False,
+                    verify=self.url.startswith("https:"),
+                    event_hooks={"response": [self._bound]},
                 )
                 self._client = openai.OpenAI(
                     base_url=f"{self.url}/v1",
@@ -381,9 +385,9 @@ class Server:
 def _data(path: str, reply: Any) -> dict[str, Any]:
     if isinstance(reply, (str, bytes)):
         raise CheckFailed(f"the reply from {path} is not JSON", "Content-Type application/json", reply)
-    data = reply.to_dict(mode="python", warnings=False)
-    if not isinstance(data, dict):
-        raise CheckFailed(f"the reply from {path} is no object", "a JSON object", data)
+    if not hasattr(reply, "to_dict"):
+        raise CheckFailed(f"the reply from {path} is no object", "a JSON object", reply)
+    data: dict[str, Any] = reply.to_dict(mode="python", warnings=False)
     return data
 
 
