@@ -317,7 +317,6 @@ def make_plan(
             "aliases": platform["aliases"],
             "torch_backend": platform.get("torch_backend"),
             "uv": str(tools_path / "bin" / "uv"),
-            "sealed": str(environment_path) in sealed_paths(facts),
             "installed_bytes": platform["installed_bytes"],
         },
         "weights": {
