@@ -8,6 +8,7 @@ Standard library only, Python 3.9 or newer. Nothing here knows Ansible.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -155,7 +156,5 @@ def run(
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

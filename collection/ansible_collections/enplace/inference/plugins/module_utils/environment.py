@@ -400,10 +400,7 @@ def build(request: Request) -> dict[str, Any]:
 
 
 def _build(request: Request, pins: Sequence[Pin], version: str, handle: int) -> dict[str, Any]:
-    if request.uv:
-        builder = _build_with_uv(request, pins, handle)
-    else:
-        builder = _build_with_pip(request, pins, handle)
+    builder = _build_with_uv(request, pins, handle) if request.uv else _build_with_pip(request, pins, handle)
     for alias in request.aliases:
         write_alias(request.path, alias)
     installed = _installed(request.path)

@@ -8,6 +8,7 @@ Standard library only, Python 3.9 or newer. Nothing here knows Ansible.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -89,10 +90,8 @@ def write_bytes(path: str, content: bytes, mode: int = 0o644, uid: int = -1, gid
             os.fsync(stream.fileno())
         os.replace(aside, path)
     except BaseException:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(aside)
-        except FileNotFoundError:
-            pass
         raise
     sync_folder(folder)
 
@@ -277,17 +276,15 @@ class Lock:
             os.close(handle)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} since {since}: {self.purpose}\n".encode("utf-8"))
+        os.write(handle, f"process {os.getpid()} since {since}: {self.purpose}\n".encode())
         self.handle = handle
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
-        except FileNotFoundError:
-            pass
         os.close(self.handle)
         self.handle = -1
 

@@ -161,9 +161,10 @@ def examine(cache: str, model: Model, deep: bool = False, remember: bool = True)
     to_hash = []
     for file in model.files:
         status = stats.get(file.path)
-        if status is not None and status.st_size == file.size:
-            if deep or known.get(file.path) != _identity(file, status):
-                to_hash.append(file.path)
+        if status is None or status.st_size != file.size:
+            continue
+        if deep or known.get(file.path) != _identity(file, status):
+            to_hash.append(file.path)
     hashes = sha256_files(os.path.join(snapshot, path) for path in to_hash)
     result, entries = [], {}
     for file in model.files:

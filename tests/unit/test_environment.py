@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environments, built for real by uv and by pip from an index of our own on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.enplace.inference.plugins.action.environment import would_be_installed
+from ansible_collections.enplace.inference.plugins.module_utils import environment as env
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, Lock, sha256_file
+from ansible_collections.enplace.inference.plugins.modules.environment import ensure
+
+COLLECTION = Path(env.__file__).resolve().parents[2]
+TOOLS = COLLECTION / "engines" / "tools"
+VERSION = ".".join(str(part) for part in sys.version_info[:3])
+ALIAS = {"distribution": "demo-engine", "name": "engine", "version": "1.0+cpu"}
+A = "a" * 64
+
+
+def uv_program() -> str:
+    found = os.environ.get("UV") or shutil.which("uv")
+    assert found, "uv must be installed to run these tests"
+    return found
+
+
+class Index:
+    """A package index: wheels made here, served over HTTP on loopback."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.wheels: dict[str, Path] = {}
+        handler = functools.partial(QuietHandler, directory=str(root))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/simple"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def add(self, name: str, version: str) -> str:
+        """Make a wheel with one module that holds its version; return its line for a lock."""
+        module = name.replace("-", "_")
+        info = f"{module}-{version}.dist-info"
+        folder = self.root / "simple" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        wheel = folder / f"{module}-{version}-py3-none-any.whl"
+        content = {
+            f"{module}.py": f"VERSION = {version!r}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path, text in content.items():
+                archive.writestr(path, text)
+        digest = sha256_file(str(wheel))
+        links = [
+            f'<a href="{path.name}#sha256={sha256_file(str(path))}">{path.name}</a>' for path in folder.glob("*.whl")
+        ]
+        (folder / "index.html").write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
+        self.wheels[name] = wheel
+        return f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing of it."""
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    found = Index(tmp_path / "index")
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def make_request(tmp_path: Path, index: Index, lock: str, **changes: Any) -> env.Request:
+    requirements = tmp_path / "requirements.lock.txt"
+    requirements.write_text(lock)
+    aliases = changes.get("aliases", ())
+    sha256 = hashlib.sha256(lock.encode()).hexdigest()
+    digest = env.environment_digest(sha256, VERSION, aliases)
+    request = env.Request(
+        path=str(tmp_path / "environments" / digest[: env.DIGEST_NAME_LENGTH]),
+        digest=digest,
+        lock_sha256=sha256,
+        requirements=str(requirements),
+        python=sys.executable,
+        uv=uv_program(),
+        index_url=index.url,
+        cache=str(tmp_path / "cache"),
+    )
+    return replace(request, **changes)
+
+
+def leftovers(request: env.Request) -> list[str]:
+    parent = Path(request.path).parent
+    return sorted(entry.name for entry in parent.iterdir()) if parent.exists() else []
+
+
+# --- digest ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_digest_of_old_environments_never_changes() -> None:
+    # A different value here means that every host builds all of its environments again.
+    assert env.environment_digest(A, "3.11.2") == env.environment_digest(A, "3.11")
+    assert env.environment_digest(A, "3.11", [ALIAS], ["one"]) == (
+        "4d8ad35bbb918058c4ce01422b3435aefdcc47a0f53e13d0167ac617c171119e"
+    )
+
+
+def test_everything_that_decides_the_content_decides_the_digest() -> None:
+    other = {**ALIAS, "name": "other"}
+    digests = [
+        env.environment_digest(A, "3.11"),
+        env.environment_digest("b" * 64, "3.11"),
+        env.environment_digest(A, "3.12"),
+        env.environment_digest(A, "3.11", [ALIAS]),
+        env.environment_digest(A, "3.11", [other]),
+        env.environment_digest(A, "3.11", [ALIAS, other]),
+        env.environment_digest(A, "3.11", [], ["one", "two"]),
+        env.environment_digest(A, "3.11", [], ["two", "one"]),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert env.environment_digest(A, "3.11", [ALIAS, other]) == env.environment_digest(A, "3.11", [other, ALIAS])
+
+
+@pytest.mark.parametrize(("lock", "version"), [("a" * 63, "3.11"), ("A" * 64, "3.11"), (A, "3"), (A, ""), (A, "3.x")])
+def test_the_digest_refuses_what_is_none(lock: str, version: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        env.environment_digest(lock, version)
+
+
+# --- lock ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_of_the_tools_is_whole_and_holds_what_was_asked_for() -> None:
+    pins = env.read_lock(str(TOOLS / "requirements.lock.txt"))
+    wanted = [line for line in (TOOLS / "requirements.in").read_text().splitlines() if line and line[0] != "#"]
+    assert wanted
+    assert set(wanted) <= {f"{pin.name}=={pin.version}" for pin in pins if not pin.marker}
+    assert "://" not in (TOOLS / "requirements.lock.txt").read_text()
+
+
+def test_a_pin_keeps_its_marker_and_all_its_hashes() -> None:
+    text = (
+        "# made by\n"
+        f"Demo_Pkg[x]==1.0+cpu ; python_version < '3.12' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{'b' * 64}\n"
+        "    # via x\n"
+    )
+    (pin,) = env.parse_lock(text, "lock")
+    assert (pin.name, pin.version, pin.marker, pin.hashes) == (
+        "demo-pkg",
+        "1.0+cpu",
+        "python_version < '3.12'",
+        (A, "b" * 64),
+    )
+    assert pin.line == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "demo==1.0",
+        f"demo>=1.0 --hash=sha256:{A}",
+        f"demo --hash=sha256:{A}",
+        f"demo==1.* --hash=sha256:{A}",
+        "demo==1.0 --hash=sha256:abc",
+        "demo==1.0 --hash=md5:abc",
+        "--index-url http://elsewhere.test/simple",
+        "-e .",
+        f"demo @ http://elsewhere.test/demo.whl --hash=sha256:{A}",
+    ],
+)
+def test_a_lock_with_anything_else_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(Failure) as caught:
+        env.parse_lock(f"fine==1.0 --hash=sha256:{A}\n{line}\n", "some.lock")
+    assert caught.value.where == "some.lock line 2"
+    assert line[:20] in caught.value.found
+
+
+def test_an_empty_lock_is_refused() -> None:
+    with pytest.raises(Failure, match="empty"):
+        env.parse_lock("# nothing\n", "some.lock")
+
+
+def test_check_mode_lists_what_the_markers_of_a_host_let_through() -> None:
+    pins = env.parse_lock(
+        f"a==1 ; python_version < '3.11' --hash=sha256:{A}\n"
+        f"b==1 ; sys_platform == 'win32' --hash=sha256:{A}\n"
+        f"c==1 ; platform_machine == 'aarch64' --hash=sha256:{A}\n"
+        f"d==1 --hash=sha256:{A}\n",
+        "lock",
+    )
+    machine = {"python_full_version": "3.11.2", "platform_machine": "aarch64"}
+    assert would_be_installed(pins, machine, [ALIAS]) == ["c==1", "d==1", "engine==1.0+cpu"]
+
+
+# --- build -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("builder", ["uv", "pip"])
+def test_an_environment_holds_its_lock_and_nothing_else(tmp_path: Path, index: Index, builder: str) -> None:
+    index.add("demo-engine", "2.0")
+    lock = index.add("demo-engine", "1.0") + index.add("demo-tool", "0.3")
+    changes = {"aliases": (ALIAS,)} if builder == "uv" else {"aliases": (ALIAS,), "uv": ""}
+    request = make_request(tmp_path, index, lock, **changes)
+    result = ensure(request, rebuild=False, check_mode=False)
+    assert result["changed"]
+    assert result["state"] == "absent"
+    assert result["distributions"] == ["demo-engine==1.0", "demo-tool==0.3", "engine==1.0+cpu"]
+    assert result["diff"]["after"] == "demo-engine==1.0\ndemo-tool==0.3\nengine==1.0+cpu\n"
+    assert result["builder"].startswith(builder)
+    assert leftovers(request) == [os.path.basename(request.path)]
+
+    python = Path(request.path) / "bin" / "python"
+    code = "import importlib.metadata as m, demo_engine; print(m.version('engine'), demo_engine.VERSION)"
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "1.0+cpu 1.0\n"
+    code = "import importlib.metadata as m; print(m.metadata('engine')['Summary'], [str(f) for f in m.files('engine')])"
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "alias made by enplace" in said
+    assert "demo-engine 1.0" in said
+    assert "engine-1.0+cpu.dist-info/METADATA" in said
+
+    packages = Path(env.site_packages(request.path))
+    (bytecode,) = (packages / "__pycache__").glob("demo_engine.*.pyc")
+    assert bytecode.read_bytes()[4:8] == b"\x03\0\0\0", "bytecode is checked by content"
+    assert (packages / "demo_engine.py").stat().st_nlink == 1, "files are not shared with the cache"
+
+    again = ensure(replace(request, requirements="", uv="/no/such/uv"), rebuild=False, check_mode=False)
+    assert not again["changed"]
+    assert again["state"] == "sealed"
+    assert "diff" not in again
+
+
+def test_the_same_lock_gives_the_same_seal(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    env.build(request)
+    seal = Path(request.path, env.SEAL_NAME).read_bytes()
+    shutil.rmtree(request.path)
+    env.build(request)
+    assert Path(request.path, env.SEAL_NAME).read_bytes() == seal
+    assert json.loads(seal)["digest"] == request.digest
+
+
+def test_without_the_lock_it_is_asked_for(tmp_path: Path, index: Index) -> None:
+    request = replace(make_request(tmp_path, index, index.add("demo-engine", "1.0")), requirements="")
+    result = ensure(request, rebuild=False, check_mode=False)
+    assert result["needs_requirements"]
+    assert result["platform"]["python_full_version"] == VERSION
+    assert not Path(request.path).exists()
+
+
+def test_check_mode_changes_nothing(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    result = ensure(request, rebuild=False, check_mode=True)
+    assert result["changed"]
+    assert result["distributions"] == ["demo-engine==1.0"]
+    assert result["diff"]["after"] == "demo-engine==1.0\n"
+    assert leftovers(request) == []
+
+
+def test_what_a_cut_run_left_is_built_anew(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    (Path(request.path) / "lib").mkdir(parents=True)
+    (Path(request.path) / "stray").write_text("x")
+    assert env.inspect(request.path).state == "unfinished"
+    result = ensure(request, rebuild=False, check_mode=False)
+    assert result["changed"]
+    assert result["state"] == "unfinished"
+    assert env.inspect(request.path).state == "sealed"
+    assert not (Path(request.path) / "stray").exists()
+
+
+@pytest.mark.parametrize("builder", ["uv", "pip"])
+def test_another_file_than_the_locked_one_is_refused(tmp_path: Path, index: Index, builder: str) -> None:
+    index.add("demo-engine", "1.0")
+    lock = f"demo-engine==1.0 --hash=sha256:{A}\n"
+    request = make_request(tmp_path, index, lock, **({} if builder == "uv" else {"uv": ""}))
+    with pytest.raises(Failure) as caught:
+        ensure(request, rebuild=False, check_mode=False)
+    assert "not the one that was locked" in caught.value.todo
+    assert A in caught.value.detail
+    assert leftovers(request) == []
+
+
+@pytest.mark.parametrize("builder", ["uv", "pip"])
+def test_a_missing_distribution_is_named(tmp_path: Path, index: Index, builder: str) -> None:
+    lock = f"demo-absent==1.0 --hash=sha256:{A}\n"
+    request = make_request(tmp_path, index, lock, **({} if builder == "uv" else {"uv": ""}))
+    with pytest.raises(Failure) as caught:
+        ensure(request, rebuild=False, check_mode=False)
+    assert "demo-absent" in caught.value.detail
+    assert "enplace_index_url" in caught.value.todo
+    assert leftovers(request) == []
+
+
+def test_an_index_that_cannot_be_reached_is_told_apart(tmp_path: Path, index: Index) -> None:
+    lock = index.add("demo-engine", "1.0")
+    request = make_request(tmp_path, index, lock, index_url="http://127.0.0.1:9/simple")
+    with pytest.raises(Failure) as caught:
+        ensure(request, rebuild=False, check_mode=False)
+    assert "does not reach the package index" in caught.value.todo
+    assert leftovers(request) == []
+
+
+def test_wheels_beside_the_index_are_found(tmp_path: Path, index: Index) -> None:
+    lock = index.add("demo-engine", "1.0")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    shutil.move(str(index.wheels["demo-engine"]), wheels)
+    (index.root / "simple" / "demo-engine" / "index.html").write_text("<html></html>")
+    request = make_request(tmp_path, index, lock, find_links=(str(wheels),))
+    assert env.build(request)["distributions"] == ["demo-engine==1.0"]
+
+
+def test_another_lock_than_the_one_asked_for_is_refused(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    Path(request.requirements).write_text(index.add("demo-engine", "1.1"))
+    with pytest.raises(Failure, match="not the one that was asked for"):
+        ensure(request, rebuild=False, check_mode=False)
+    assert leftovers(request) == []
+
+
+def test_a_digest_that_does_not_belong_to_the_lock_is_refused(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    with pytest.raises(Failure, match="digest does not belong"):
+        ensure(replace(request, aliases=(ALIAS,)), rebuild=False, check_mode=False)
+    with pytest.raises(Failure, match="named by its digest"):
+        ensure(replace(request, path=str(tmp_path / "elsewhere")), rebuild=False, check_mode=False)
+    assert leftovers(request) == []
+
+
+def test_an_alias_of_nothing_leaves_nothing(tmp_path: Path, index: Index) -> None:
+    alias = {"distribution": "demo-absent", "name": "engine", "version": "1"}
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"), aliases=(alias,))
+    with pytest.raises(Failure, match="alias engine cannot be made"):
+        ensure(request, rebuild=False, check_mode=False)
+    assert leftovers(request) == []
+
+
+def test_drift_is_named_and_mended_only_on_demand(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0") + index.add("demo-tool", "1"))
+    env.build(request)
+    index.add("demo-engine", "1.1")
+    index.add("demo-extra", "7")
+    python = os.path.join(request.path, "bin", "python")
+    by_hand = [request.uv, "pip", "install", "-q", "--python", python, "--default-index", request.index_url]
+    subprocess.run([*by_hand, "demo-engine==1.1", "demo-extra"], check=True)
+    record = Path(env.site_packages(request.path)) / "demo_tool-1.dist-info" / "RECORD"
+    record.write_text(record.read_text() + "more.py,,\n")
+    for check_mode in (True, False):
+        with pytest.raises(Failure, match="not as it was sealed") as caught:
+            ensure(replace(request, requirements=""), rebuild=False, check_mode=check_mode)
+    assert "demo-engine: expected 1.0, found 1.1" in caught.value.found
+    assert "demo-extra: expected not installed, found 7" in caught.value.found
+    assert "demo-tool: expected 1 with RECORD of" in caught.value.found
+    assert "rebuild: true" in caught.value.todo
+    result = ensure(request, rebuild=True, check_mode=False)
+    assert result["changed"]
+    assert {entry["name"] for entry in result["drift"]} == {"demo-engine", "demo-extra", "demo-tool"}
+    assert result["distributions"] == ["demo-engine==1.0", "demo-tool==1"]
+    assert not ensure(request, rebuild=True, check_mode=False)["changed"]
+
+
+def test_an_environment_in_use_is_not_rebuilt(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    env.build(request)
+    shutil.rmtree(next(Path(env.site_packages(request.path)).glob("demo_engine-*.dist-info")))
+    python = os.path.join(request.path, "bin", "python")
+    user = subprocess.Popen(
+        [python, "-c", "print(1, flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert user.stdout is not None
+        user.stdout.readline()
+        with pytest.raises(Failure, match="is in use") as caught:
+            ensure(request, rebuild=True, check_mode=False)
+        assert f"process {user.pid} ({python}" in caught.value.found
+    finally:
+        user.kill()
+        user.communicate()
+    assert ensure(request, rebuild=True, check_mode=False)["changed"]
+
+
+def test_an_interpreter_that_is_gone_is_drift(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    env.build(request)
+    python = Path(request.path) / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    (drift,) = env.inspect(request.path).drift
+    assert (drift.name, drift.found) == ("python", "an interpreter that does not start")
+
+
+def test_two_builders_do_not_meet(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    Path(request.path).parent.mkdir()
+    with Lock(parent_lock(request), "the first one"), pytest.raises(Failure, match="another run is at work") as caught:
+        ensure(request, rebuild=False, check_mode=False)
+    assert "the first one" in caught.value.found
+    assert ensure(request, rebuild=False, check_mode=False)["changed"]
+
+
+def parent_lock(request: env.Request) -> str:
+    return os.path.join(os.path.dirname(request.path), f".{os.path.basename(request.path)}.lock")
+
+
+def until_free(lock: str) -> None:
+    """Wait until a killed program has let go of a lock."""
+    deadline = time.monotonic() + 60
+    with open(lock, "rb") as stream:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.01)
+    pytest.fail("the lock is still held")
+
+
+def script(tmp_path: Path, body: str) -> str:
+    path = tmp_path / "uv-stand-in"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_full_disk_is_said_to_be_one(tmp_path: Path, index: Index) -> None:
+    full = script(tmp_path, 'echo "error: failed to write: No space left on device (os error 28)" >&2; exit 2')
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"), uv=full)
+    with pytest.raises(Failure, match="the disk is full") as caught:
+        ensure(request, rebuild=False, check_mode=False)
+    assert "bytes free on" in caught.value.found
+    assert leftovers(request) == []
+
+
+def test_a_killed_builder_is_followed_by_the_next_run(tmp_path: Path, index: Index) -> None:
+    mark = tmp_path / "mark"
+    venv = f'mkdir -p "$4"; echo $$ > {mark}.new; mv {mark}.new {mark}; sleep 60'
+    slow = script(tmp_path, f'case "$1" in venv) {venv};; *) echo stand-in 1;; esac')
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"), uv=slow)
+    code = (
+        f"import sys; sys.path.insert(0, {str(COLLECTION.parents[2])!r})\n"
+        "from ansible_collections.enplace.inference.plugins.module_utils import environment as env\n"
+        f"env.build(env.{request!r})\n"
+    )
+    builder = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < deadline and builder.poll() is None:
+        time.sleep(0.01)
+    assert mark.exists(), builder.communicate()[1].decode()
+    child = int(mark.read_text())
+    builder.kill()
+    builder.communicate()
+    request = replace(request, uv=uv_program())
+    try:
+        assert env.inspect(request.path).state == "unfinished"
+        with pytest.raises(Failure, match="another run is at work"):
+            ensure(request, rebuild=False, check_mode=False)
+    finally:
+        os.killpg(child, signal.SIGKILL)
+    until_free(parent_lock(request))
+    assert ensure(request, rebuild=False, check_mode=False)["changed"]
+    assert leftovers(request) == [os.path.basename(request.path)]
+
+
+# --- PyTorch's index -------------------------------------------------------------------------------------------------
+
+
+def test_pytorchs_index_is_only_wanted_for_what_no_place_holds(tmp_path: Path, index: Index) -> None:
+    pins = env.parse_lock(f"torch==2.13.0+cpu --hash=sha256:{A}\nplain==1 --hash=sha256:{A}\n", "lock")
+    name = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    assert [pin.name for pin in env.wanted_from_torch_index(pins, [])] == ["torch"]
+    assert [pin.name for pin in env.wanted_from_torch_index(pins, [str(folder), "/no/such"])] == ["torch"]
+    (folder / name.replace("2.13.0", "2.12.0")).touch()
+    assert [pin.name for pin in env.wanted_from_torch_index(pins, [str(folder)])] == ["torch"]
+    (folder / name).touch()
+    assert env.wanted_from_torch_index(pins, [str(folder)]) == []
+    assert env.wanted_from_torch_index(pins, [f"file://{folder}"]) == []
+    page = index.root / "wheels.html"
+    page.parent.mkdir(exist_ok=True)
+    url = index.url.replace("/simple", "/wheels.html")
+    assert [pin.name for pin in env.wanted_from_torch_index(pins, [url])] == ["torch"]
+    page.write_text(f'<a href="{name.replace("+", "%2B")}">torch</a>')
+    assert env.wanted_from_torch_index(pins, [url]) == []
+    assert env.wanted_from_torch_index(pins[1:], []) == []
