@@ -130,7 +130,9 @@ class Simulated:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stopping.set()
         self.http.shutdown()
         self.http.server_close()
@@ -347,7 +349,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             values = [-0.001 * index for index in range(1, top + 1)]
         if me.lie == "not_finite":
             values[-1] = math.nan
-        entries = [{"token": name, "logprob": value, "bytes": None} for name, value in zip(names, values)]
+        entries = [{"token": name, "logprob": value, "bytes": None} for name, value in zip(names, values, strict=True)]
         return {"token": names[0], "logprob": values[0], "bytes": None, "top_logprobs": entries}
 
     def _metrics(self) -> str:

@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 import pytest
-
 from ansible_collections.enplace.inference.plugins.module_utils.verify import checks as table
 from ansible_collections.enplace.inference.plugins.module_utils.verify.suite import CLASSES
 
@@ -56,7 +55,11 @@ def test_every_check_has_its_code_and_every_code_its_entry() -> None:
         ([{"check": "identity", "deadline_s": 1.5}], "checks[0].deadline_s", "a whole number"),
         ([{"check": "logprobs", "ask": "x", "top": "20"}], "checks[0].top", "a whole number"),
         ([{"check": "known_answers_in_flight"}], "checks[0].prompts", "missing"),
-        ([{"check": "known_answers_in_flight", "prompts": [SUM, CAPITAL], "requests": 1}], "checks[0].requests", "at least 2"),
+        (
+            [{"check": "known_answers_in_flight", "prompts": [SUM, CAPITAL], "requests": 1}],
+            "checks[0].requests",
+            "at least 2",
+        ),
         ([GOOD[2], GOOD[1]], "checks[0].prompts", "missing"),
         ([GOOD[0], GOOD[0]], "checks[1]", "the same as checks[0]"),
         (known(SUM), "checks[0].prompts", "at least 2"),

@@ -16,17 +16,25 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-
 from ansible_collections.enplace.inference.plugins.module_utils import files
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 from ansible_collections.enplace.inference.plugins.modules import verify as module
+
 from tests.sim.liar import Simulated
 
 RUN = "0123456789abcdef0123456789abcdef"
 UNIT = reports.Unit("enplace-smoke.service", RUN, "active", 0)
-CHECKS: list[dict[str, Any]] = [{"check": "identity", "context": 4096}, {"check": "usage", "ask": "Where are the boats?"}]
+CHECKS: list[dict[str, Any]] = [
+    {"check": "identity", "context": 4096},
+    {"check": "usage", "ask": "Where are the boats?"},
+]
 SUBJECT = reports.Subject(
-    "http://127.0.0.1:8000", "enplace/smoke", "enplace/smoke:cpu", "a" * 64, {"name": "vllm", "version": "0.28.0"}, CHECKS
+    "http://127.0.0.1:8000",
+    "enplace/smoke",
+    "enplace/smoke:cpu",
+    "a" * 64,
+    {"name": "vllm", "version": "0.28.0"},
+    CHECKS,
 )
 
 
@@ -107,7 +115,8 @@ def test_a_damaged_report_is_no_report(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "latest.json"
     path.write_bytes(content)
     report, why = reports.read_report(str(path))
-    assert report is None and "stored report" in why
+    assert report is None
+    assert "stored report" in why
 
 
 def test_a_report_behind_a_link_or_of_another_user_is_not_believed(tmp_path: Path) -> None:
@@ -140,7 +149,9 @@ def test_two_reports_of_one_second_are_both_kept(tmp_path: Path) -> None:
     assert numbers == set(range(2, 12))
 
 
-def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     latest = tmp_path / "latest.json"
     reports.store(str(latest), good_report(number=1))
     before = sorted(entry.name for entry in tmp_path.iterdir())
@@ -219,13 +230,15 @@ def run(capsys: pytest.CaptureFixture[str], host: Host, url: str, **changes: Any
 def test_checks_run_once_and_then_the_report_holds(capsys: Any, host: Host, honest: Simulated) -> None:
     first = run(capsys, host, honest.url)
     assert (first["changed"], first["evidence"], first["why"]) == (True, "new", "there is no report yet")
-    assert first["report"]["all_passed"] is True and first["failures"] == []
+    assert first["report"]["all_passed"] is True
+    assert first["failures"] == []
     assert json.loads(host.report.read_text()) == first["report"]
     assert first["report"]["host"] == {"inventory_name": "demo"}
     asked = len(honest.asked)
     second = run(capsys, host, honest.url)
     assert (second["changed"], second["evidence"], second["why"]) == (False, "stored", "")
-    assert second["report"] == first["report"] and second["verified_at"] == first["report"]["ended"]
+    assert second["report"] == first["report"]
+    assert second["verified_at"] == first["report"]["ended"]
     assert len(honest.asked) == asked
 
 
@@ -254,7 +267,8 @@ def test_checks_run_again_when_something_changed(
     run(capsys, host, honest.url)
     asked = len(honest.asked)
     result = run(capsys, host, honest.url, **changes)
-    assert result["changed"] is True and says in result["why"]
+    assert result["changed"] is True
+    assert says in result["why"]
     assert len(honest.asked) > asked
 
 
@@ -262,7 +276,8 @@ def test_checks_run_again_after_a_restart_of_the_unit(capsys: Any, host: Host, h
     run(capsys, host, honest.url)
     host.runs(invocation="f" * 32)
     result = run(capsys, host, honest.url)
-    assert result["changed"] is True and "started anew" in result["why"]
+    assert result["changed"] is True
+    assert "started anew" in result["why"]
     assert run(capsys, host, honest.url)["changed"] is False
 
 
@@ -270,36 +285,43 @@ def test_check_mode_asks_and_writes_nothing_and_tells_the_truth(capsys: Any, hos
     before = run(capsys, host, honest.url, _ansible_check_mode=True, _ansible_diff=True)
     assert (before["changed"], before["evidence"]) == (True, "none")
     assert "2 checks would run: there is no report yet" in before["diff"]["after"]
-    assert honest.asked == [] and not host.report.exists()
+    assert honest.asked == []
+    assert not host.report.exists()
     run(capsys, host, honest.url)
     asked, written = len(honest.asked), host.report.read_bytes()
     after = run(capsys, host, honest.url, _ansible_check_mode=True)
     assert (after["changed"], after["evidence"]) == (False, "stored")
-    assert len(honest.asked) == asked and host.report.read_bytes() == written
+    assert len(honest.asked) == asked
+    assert host.report.read_bytes() == written
 
 
 def test_check_mode_does_not_need_a_running_unit(capsys: Any, host: Host, honest: Simulated) -> None:
     host.runs(invocation="", active="inactive")
     result = run(capsys, host, honest.url, _ansible_check_mode=True)
-    assert result["changed"] is True and "failed" not in result
+    assert result["changed"] is True
+    assert "failed" not in result
 
 
 def test_a_failed_check_fails_the_module_and_is_stored(capsys: Any, host: Host) -> None:
     with Simulated("wrong_total") as server:
         result = run(capsys, host, server.url)
-        assert result["failed"] is True and result["changed"] is True
+        assert result["failed"] is True
+        assert result["changed"] is True
         assert result["msg"].startswith(f"1 of 2 checks did not pass at {server.url} (enplace/smoke):\nusage: ")
-        assert "expected: total_tokens" in result["msg"] and "found: total_tokens" in result["msg"]
+        assert "expected: total_tokens" in result["msg"]
+        assert "found: total_tokens" in result["msg"]
         assert str(host.report) in result["msg"]
         assert json.loads(host.report.read_text()) == result["report"]
         again = run(capsys, host, server.url)
-    assert again["failed"] is True and again["why"] == "not every check passed"
+    assert again["failed"] is True
+    assert again["why"] == "not every check passed"
 
 
 def test_a_stopped_unit_fails_the_module_without_a_question(capsys: Any, host: Host, honest: Simulated) -> None:
     host.runs(invocation="", active="failed")
     result = run(capsys, host, honest.url)
-    assert result["failed"] is True and "enplace-smoke.service is failed" in result["msg"]
+    assert result["failed"] is True
+    assert "enplace-smoke.service is failed" in result["msg"]
     assert {check["status"] for check in result["report"]["checks"]} == {"not run"}
     assert honest.asked == []
 
@@ -312,18 +334,21 @@ def test_a_wrong_parameter_is_named_before_anything_is_asked(
     result = run(capsys, host, honest.url, checks=checks, _ansible_check_mode=check_mode)
     assert result["failed"] is True
     assert result["problems"] == ["checks[2].topp: unknown parameter of logprobs; did you mean top?"]
-    assert honest.asked == [] and not host.report.exists()
+    assert honest.asked == []
+    assert not host.report.exists()
 
 
 def test_an_address_without_a_scheme_is_refused(capsys: Any, host: Host) -> None:
     result = run(capsys, host, "127.0.0.1:8000")
-    assert result["failed"] is True and "expected http://" in result["msg"]
+    assert result["failed"] is True
+    assert "expected http://" in result["msg"]
 
 
 def test_a_report_that_cannot_be_written_fails_but_is_returned(capsys: Any, host: Host, honest: Simulated) -> None:
     host.report.parent.parent.write_text("a file where a folder belongs")
     result = run(capsys, host, honest.url)
-    assert result["failed"] is True and str(host.report) in result["msg"]
+    assert result["failed"] is True
+    assert str(host.report) in result["msg"]
     assert result["report"]["all_passed"] is True
 
 
@@ -332,7 +357,8 @@ def test_without_the_client_nothing_is_asked(
 ) -> None:
     monkeypatch.setattr(module, "has_client", lambda: False)
     result = run(capsys, host, honest.url)
-    assert result["failed"] is True and "openai" in result["msg"]
+    assert result["failed"] is True
+    assert "openai" in result["msg"]
     assert honest.asked == []
 
 
@@ -341,4 +367,5 @@ def test_diff_shows_what_each_check_said_before_and_says_now(capsys: Any, host: 
         run(capsys, host, server.url)
         server.lie = "wrong_total"
         result = run(capsys, host, server.url, again=True, _ansible_diff=True)
-    assert "usage: pass" in result["diff"]["before"] and "usage: fail" in result["diff"]["after"]
+    assert "usage: pass" in result["diff"]["before"]
+    assert "usage: fail" in result["diff"]["after"]

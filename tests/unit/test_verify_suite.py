@@ -8,9 +8,9 @@ import socket
 from typing import Any
 
 import pytest
-
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 from ansible_collections.enplace.inference.plugins.module_utils.verify.server import Vitals, parse_metrics
+
 from tests.sim.liar import ANSWERS, LIES, WIRE, Simulated
 
 PROMPTS = [{"ask": ask, "expect": [answer]} for ask, answer in ANSWERS.items()]
@@ -22,7 +22,7 @@ CHECKS: dict[str, dict[str, Any]] = {
     "usage": {"check": "usage", "ask": "Where are the boats?"},
 }
 
-# For each lie, the checks that must find it. What is not named must pass: a check that fails for anything proves little.
+# For each lie, the checks that must find it. The others must pass: a check that fails for anything proves little.
 EVERY = tuple(CHECKS)
 FOUND_BY: dict[str, tuple[str, ...]] = {
     "wrong_version": ("identity",),
@@ -126,7 +126,9 @@ def test_an_honest_server_passes_everything() -> None:
     assert report["all_passed"] is True
     assert [check["status"] for check in report["checks"]] == ["pass"] * 5
     for check in report["checks"]:
-        assert check["asked"] and check["demanded"] and check["evidence"]["completions"] >= 1
+        assert check["asked"]
+        assert check["demanded"]
+        assert check["evidence"]["completions"] >= 1
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -134,7 +136,7 @@ def test_a_lie_is_found_by_its_checks_and_by_no_other(lie: str) -> None:
     # Only what never ends needs an early deadline; a check that passes must not depend on how busy this machine is.
     early = FOUND_BY[lie] if lie == "stream_endless" else ()
     with Simulated(lie) as server:
-        report = verify(server.url, *CHECKS, deadlines={name: 3 for name in early})
+        report = verify(server.url, *CHECKS, deadlines=dict.fromkeys(early, 3))
     assert report["all_passed"] is False
     found = {check["name"]: check["reason"] for check in report["checks"] if check["status"] == "fail"}
     if FOUND_BY[lie] == EVERY:  # after the first, nothing more is asked of a process that is not the same
@@ -171,7 +173,9 @@ def test_a_closed_port_fails_the_first_check_and_leaves_the_others_unasked() -> 
     assert [check["status"] for check in report["checks"]] == ["fail", *["not run"] * 4]
     assert report["all_passed"] is False
     first = report["checks"][0]
-    assert first["reason"] == f"no answer from {url}" and "refused" in first["found"] and "unit runs" in first["todo"]
+    assert first["reason"] == f"no answer from {url}"
+    assert "refused" in first["found"]
+    assert "unit runs" in first["todo"]
     assert all("no answer" in check["reason"] for check in report["checks"][1:])
 
 
@@ -196,9 +200,7 @@ def test_a_unit_that_was_started_anew_meanwhile_spoils_the_report() -> None:
     before = reports.Unit("enplace-x.service", "a" * 32, "active", 0)
     after = reports.Unit("enplace-x.service", "b" * 32, "active", 1)
     with Simulated() as server:
-        subject = reports.Subject(
-            server.url, "enplace/smoke", "", "0", {"version": "0.28.0"}, [{"check": "identity"}]
-        )
+        subject = reports.Subject(server.url, "enplace/smoke", "", "0", {"version": "0.28.0"}, [{"check": "identity"}])
         report = reports.run(subject, {}, before, lambda: after)
     assert [check["status"] for check in report["checks"]] == ["pass"]
     assert report["all_passed"] is False

@@ -9,12 +9,12 @@ module: verify
 short_description: Check that a running server is and does what its recipe says
 version_added: "1.0.0"
 description:
-  - Runs a recipe's checks against a running OpenAI-compatible server, from the host it runs on, and stores a report with
-    the evidence of each.
+  - Runs a recipe's checks against a running OpenAI-compatible server, from the host it runs on, and stores a report
+    with the evidence of each.
   - Every check ends as C(pass), C(fail) or C(not run). Between checks the server must stay healthy and one and the same
     process, and must itself have finished as many requests as were answered.
-  - Where the stored report is whole, of the same release, engine, checks and address, passed, and of the same run of the
-    unit, nothing is asked and nothing changes.
+  - Where the stored report is whole, of the same release, engine, checks and address, passed, and of the same run of
+    the unit, nothing is asked and nothing changes.
 requirements:
   - openai (Python library) in the interpreter that runs the module, unless the stored report still holds
 options:
@@ -118,7 +118,7 @@ report:
   returned: when there is one
   type: dict
 evidence:
-  description: V(stored) where the stored report still holds, V(new) where the checks ran, V(none) in check mode otherwise.
+  description: V(stored) where the stored report holds, V(new) where the checks ran, V(none) in check mode otherwise.
   returned: always
   type: str
 verified_at:
@@ -155,10 +155,19 @@ def look(module: AnsibleModule) -> reports.Unit | None:
     name = module.params["unit"]
     if not name:
         return None
-    argv = [module.get_bin_path("systemctl", required=True), "show", "-p", "InvocationID,ActiveState,NRestarts", "--", name]
+    argv = [
+        module.get_bin_path("systemctl", required=True),
+        "show",
+        "-p",
+        "InvocationID,ActiveState,NRestarts",
+        "--",
+        name,
+    ]
     rc, output, errors = module.run_command(argv)
     if rc != 0:
-        module.fail_json(msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})")
+        module.fail_json(
+            msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})"
+        )
     return reports.parse_unit(name, output)
 
 
@@ -190,7 +199,9 @@ def main() -> None:
     if not given["url"].startswith(("http://", "https://")):
         problems.append(f"url: expected http:// or https://, found {given['url']!r}")
     if problems:
-        module.fail_json(msg="\n".join(["These checks cannot be run; nothing was asked:", *problems]), problems=problems)
+        module.fail_json(
+            msg="\n".join(["These checks cannot be run; nothing was asked:", *problems]), problems=problems
+        )
     subject = reports.Subject(
         url=given["url"].rstrip("/"),
         model=given["model"],
@@ -223,7 +234,9 @@ def main() -> None:
     try:
         reports.store(given["report"], report)
     except OSError as error:
-        module.fail_json(msg=f"The report cannot be written to {given['report']}: {error}. The checks ran; see report.", **result)
+        module.fail_json(
+            msg=f"The report cannot be written to {given['report']}: {error}. The checks ran; see report.", **result
+        )
     if not report["all_passed"]:
         bad = sum(check["status"] != reports.PASS for check in report["checks"])
         head = f"{bad} of {len(report['checks'])} checks did not pass at {subject.url} ({subject.model}):"

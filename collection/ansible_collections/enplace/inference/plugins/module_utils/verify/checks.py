@@ -77,7 +77,9 @@ CHECKS: dict[str, CheckSpec] = {
             "The server is the engine version, serves the model under its name, and refuses any other name.",
             60,
             {
-                "version": Parameter("text", "Version the engine must report; that of the release's engine where absent."),
+                "version": Parameter(
+                    "text", "Version the engine must report; that of the release's engine where absent."
+                ),
                 "model": Parameter("text", "Name the model must be served under; that of the release where absent."),
                 "context": Parameter("integer", "Context length in tokens the server must report.", minimum=1),
             },
@@ -88,8 +90,12 @@ CHECKS: dict[str, CheckSpec] = {
             300,
             {
                 "temperature": _TEMPERATURE,
-                "prompts": Parameter("prompts", "Prompts with their accepted answers.", required=True, minimum=2, maximum=256),
-                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS),
+                "prompts": Parameter(
+                    "prompts", "Prompts with their accepted answers.", required=True, minimum=2, maximum=256
+                ),
+                "max_tokens": Parameter(
+                    "integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS
+                ),
             },
         ),
         CheckSpec(
@@ -99,8 +105,12 @@ CHECKS: dict[str, CheckSpec] = {
             {
                 "temperature": _TEMPERATURE,
                 "requests": Parameter("integer", "Requests in flight at once.", default=8, minimum=2, maximum=256),
-                "prompts": Parameter("prompts", "Prompts; those of known_answers where absent.", minimum=2, maximum=256),
-                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS),
+                "prompts": Parameter(
+                    "prompts", "Prompts; those of known_answers where absent.", minimum=2, maximum=256
+                ),
+                "max_tokens": Parameter(
+                    "integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS
+                ),
             },
         ),
         CheckSpec(
@@ -110,7 +120,9 @@ CHECKS: dict[str, CheckSpec] = {
             {
                 "ask": _ASK,
                 "top": Parameter("integer", "Entries for every token.", default=20, minimum=1, maximum=1000),
-                "max_tokens": Parameter("integer", "Most tokens in the reply.", default=32, minimum=1, maximum=MAX_TOKENS),
+                "max_tokens": Parameter(
+                    "integer", "Most tokens in the reply.", default=32, minimum=1, maximum=MAX_TOKENS
+                ),
             },
         ),
         CheckSpec(
@@ -119,7 +131,9 @@ CHECKS: dict[str, CheckSpec] = {
             300,
             {
                 "ask": _ASK,
-                "max_tokens": Parameter("integer", "Most tokens in a reply.", default=32, minimum=1, maximum=MAX_TOKENS),
+                "max_tokens": Parameter(
+                    "integer", "Most tokens in a reply.", default=32, minimum=1, maximum=MAX_TOKENS
+                ),
             },
         ),
     )
@@ -127,7 +141,7 @@ CHECKS: dict[str, CheckSpec] = {
 
 
 def validate_checks(checks: Any) -> list[str]:
-    """Every problem of a recipe's list of checks, each `checks[2].top: what is wrong; what to do`. Empty: all is well."""
+    """Every problem of a recipe's list of checks, each `checks[2].top: what is wrong; what to do`; none: it is good."""
     if not isinstance(checks, list):
         return [f"checks: expected a list of mappings, found {_kind(checks)}"]
     if not checks:
@@ -255,7 +269,9 @@ def _problems_of_prompts(where: str, parameter: Parameter, value: Any) -> list[s
         if bad:
             continue
         if answers(ask, expect):
-            problems.append(f"{here}.expect: the prompt holds its own answer, so a mere echo would pass; ask differently")
+            problems.append(
+                f"{here}.expect: the prompt holds its own answer, so a mere echo would pass; ask differently"
+            )
         whole.append(expect)
     if not problems and not any(_distinct(a, b) for a in whole for b in whole):
         problems.append(f"{where}: all prompts accept the same answers, so one constant reply would pass; vary them")

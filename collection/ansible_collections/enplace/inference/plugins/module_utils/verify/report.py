@@ -151,7 +151,7 @@ def run(
     if unit is not None and unit.active != "active":
         problems.append(f"{unit.name} is {unit.active}; nothing that answers at {subject.url} is that unit")
         results = [_not_run(item, problems[0]) for item in checks]
-        after = unit
+        after: Unit | None = unit
         client = ""
     else:
         import openai
@@ -159,7 +159,11 @@ def run(
         client = str(openai.__version__)
         results = _run_all(subject, checks)
         after = look()
-        if unit is not None and after is not None and (after.invocation, after.active) != (unit.invocation, unit.active):
+        if (
+            unit is not None
+            and after is not None
+            and (after.invocation, after.active) != (unit.invocation, unit.active)
+        ):
             problems.append(
                 f"{unit.name} did not stay up: run {unit.invocation or 'none'} ({unit.active}) before the checks, "
                 f"{after.invocation or 'none'} ({after.active}) after them"
@@ -204,7 +208,7 @@ def summary(report: dict[str, Any] | None) -> str:
 
 
 def store(path: str, report: dict[str, Any]) -> None:
-    """Write the report as `path`, whole or not at all, and beside it under the time it ended; keep the last few of those.
+    """Write the report as `path`, whole or not at all, and beside it under the time it ended; the last ten are kept.
 
     Raises OSError; then the report that was there before is there still.
     """
@@ -241,18 +245,13 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, A
         check = suite.CLASSES[item["check"]](item, context)
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]))
         clock = time.monotonic()
-        failure: server.CheckFailed | None = None
         evidence: dict[str, Any] = {}
-        try:
+        with server.Caught() as caught:
             evidence = server.within(asked.deadline, partial(check.run, asked))
-        except server.CheckFailed as error:
-            failure, evidence = error, error.evidence
-        except Exception as error:
-            failure = server.CheckFailed(
-                "the server's reply is not understood", "an OpenAI-compatible reply", f"{type(error).__name__}: {error}"
-            )
-        finally:
-            asked.close()
+        asked.close()
+        failure = _failure(caught.error)
+        if failure is not None:
+            evidence = failure.evidence
         seconds = time.monotonic() - clock
         if trouble is None:
             vitals, trouble = _vitals(subject, vitals, asked.answered)
@@ -275,6 +274,16 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, A
             }
         )
     return results
+
+
+def _failure(error: Exception | None) -> Any:
+    """What a check ended with, as the CheckFailed it is or stands for; None for no error."""
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import server
+
+    if error is None or isinstance(error, server.CheckFailed):
+        return error
+    found = f"{type(error).__name__}: {error}"
+    return server.CheckFailed("the server's reply is not understood", "an OpenAI-compatible reply", found)
 
 
 def _vitals(subject: Subject, before: Any, answered: int) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server under test: asked through the `openai` client, and by plain HTTP for what that client does not cover.
 
-Every question ends: at its deadline, at a limit on bytes, or with a CheckFailed that says what came instead of an answer.
+Every question ends: at its deadline, at a limit on bytes, or with a CheckFailed that says what came instead.
 The client is imported when a Server is first used, never when this file is.
 """
 
@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
@@ -50,6 +51,10 @@ class Deadline:
             raise self.passed()
         return left
 
+    def left_or_zero(self) -> float:
+        """Seconds left, 0 when there are none."""
+        return max(0.0, self._end - time.monotonic())
+
     def passed(self) -> CheckFailed:
         """What is raised when the deadline has passed."""
         return CheckFailed(
@@ -74,25 +79,43 @@ def within(deadline: Deadline, function: Callable[[], Any]) -> Any:
     return together([function], deadline)[0]
 
 
+class Caught:
+    """A context that ends quietly with an error and keeps it: `with Caught() as caught: ...`, then `caught.error`.
+
+    For errors that are to be raised in another thread, or that are a result: whatever a reply makes the code of a check
+    stumble over is a failed check.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Caught:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return self.error is not None
+
+
 def together(functions: list[Callable[[], Any]], deadline: Deadline) -> list[Any]:
-    """Results of all functions, run at once in a thread each; raises the first error, or CheckFailed at the deadline."""
+    """Results of all functions, run at once in a thread each; raises the first error, or CheckFailed when late."""
     results: list[Any] = [None] * len(functions)
     errors: list[Exception] = []
 
     def run(index: int) -> None:
-        try:
+        with Caught() as caught:
             results[index] = functions[index]()
-        except Exception as error:
-            errors.append(error)
+        if caught.error is not None:
+            errors.append(caught.error)
 
     threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(functions))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        try:
-            thread.join(deadline.left())
-        except CheckFailed:
-            pass
+        thread.join(deadline.left_or_zero())
     if errors:
         raise errors[0]
     if any(thread.is_alive() for thread in threads):
@@ -110,22 +133,28 @@ class Vitals:
     def since(self, before: Vitals) -> str:
         """Why this is not the process that `before` was taken of; empty if nothing speaks against it."""
         if self.started is None and self.finished is None:
-            return "/metrics has neither process_start_time_seconds nor vllm:request_success_total: a restart would go unseen"
+            return (
+                "no process_start_time_seconds and no vllm:request_success_total in /metrics: a restart would go unseen"
+            )
         if self.started != before.started:
-            return f"the process was started anew (process_start_time_seconds {before.started} before, {self.started} now)"
+            return (
+                f"the process was started anew (process_start_time_seconds {before.started} before, {self.started} now)"
+            )
         if (self.finished is None) != (before.finished is None):
-            return "vllm:request_success_total came or went: the server restarted"
+            return "vllm:request_success_total came or went: a restart"
         if self.finished is not None and before.finished is not None and self.finished < before.finished:
-            return f"vllm:request_success_total fell from {before.finished:g} to {self.finished:g}: the server restarted"
+            return (
+                f"vllm:request_success_total fell from {before.finished:g} to {self.finished:g}: the server restarted"
+            )
         return ""
 
     def missing(self, before: Vitals, answered: int) -> str:
-        """Whether the engine finished as many requests since as completions arrived; empty if so, or if it does not count."""
+        """Why these completions were not the engine's own; empty if it counted as many, or does not count at all."""
         if self.finished is None or before.finished is None or self.finished - before.finished >= answered:
             return ""
         return (
-            f"{answered} completions arrived, but the engine finished only {self.finished - before.finished:g} requests "
-            "meanwhile: something else answered"
+            f"{answered} completions arrived, but the engine finished only "
+            f"{self.finished - before.finished:g} requests: something else answered"
         )
 
 

@@ -59,6 +59,8 @@ class Check:
 
 
 class Identity(Check):
+    """The server is what the recipe says, and answers to no other name."""
+
     name = "identity"
     demanded = (
         "/health answers 200",
@@ -81,7 +83,9 @@ class Identity(Check):
             raise CheckFailed("the engine's version differs", want_version, version, todo)
         models = {at(entry, "id"): entry for entry in server.models()}
         if want_model not in models:
-            raise CheckFailed("the model is not served", want_model, sorted(map(str, models)), "compare --served-model-name")
+            raise CheckFailed(
+                "the model is not served", want_model, sorted(map(str, models)), "compare --served-model-name"
+            )
         context = models[want_model].get("max_model_len")
         if self.parameters["context"] is not None and context != self.parameters["context"]:
             todo = "compare --max-model-len with the recipe"
@@ -97,6 +101,8 @@ class Identity(Check):
 
 
 class KnownAnswers(Check):
+    """Prompts asked alone are answered rightly."""
+
     name = "known_answers"
     demanded = (
         "every reply holds an accepted answer as whole words",
@@ -117,6 +123,8 @@ class KnownAnswers(Check):
 
 
 class KnownAnswersInFlight(Check):
+    """Prompts decoded in one batch are answered as they are alone."""
+
     name = "known_answers_in_flight"
     demanded = (
         "all streams were decoded side by side: the last one's first token came before any one's last token",
@@ -144,9 +152,13 @@ class KnownAnswersInFlight(Check):
         if wrong:
             todo = "rows of a batch are crossed or computed wrongly; compare with --max-num-seqs 1"
             found = "; ".join(f"{row['in_flight']!r} to {row['ask']!r}, alone {row['alone']!r}" for row in wrong)
-            raise CheckFailed("replies in a batch differ from those alone", "the same beginning", found, todo, rows=wrong)
+            raise CheckFailed(
+                "replies in a batch differ from those alone", "the same beginning", found, todo, rows=wrong
+            )
         start = threading.Barrier(len(prompts))
-        replies = together([partial(self._one_plain, server, start, prompt["ask"]) for prompt in prompts], server.deadline)
+        replies = together(
+            [partial(self._one_plain, server, start, prompt["ask"]) for prompt in prompts], server.deadline
+        )
         return {
             "passed": _grade(prompts, replies),
             "side_by_side_tokens": tokens,
@@ -182,7 +194,9 @@ class KnownAnswersInFlight(Check):
             used = [row.usage for row in rows]
             if used != [tokens] * count:
                 todo = "the streams ended early, so nothing is known about their batch"
-                raise CheckFailed("ignore_eos was not honoured", f"usage of {tokens} tokens in every stream", used, todo)
+                raise CheckFailed(
+                    "ignore_eos was not honoured", f"usage of {tokens} tokens in every stream", used, todo
+                )
             if max(row.first for row in rows) < min(row.last for row in rows):
                 return rows, tokens
         raise CheckFailed(
@@ -194,6 +208,8 @@ class KnownAnswersInFlight(Check):
 
 
 class Logprobs(Check):
+    """Every token comes with the log-probabilities asked for."""
+
     name = "logprobs"
     demanded = (
         "one row for every token of the reply, with that token's id",
@@ -225,6 +241,8 @@ class Logprobs(Check):
 
 
 class Usage(Check):
+    """Usage counts the tokens there are."""
+
     name = "usage"
     demanded = (
         "completion_tokens is the number of token ids in the reply, plain and streamed",
@@ -235,7 +253,9 @@ class Usage(Check):
     )
 
     def asked(self) -> str:
-        return "one prompt plain and streamed; the prompt doubled, plain and streamed, with ignore_eos; /tokenize of both"
+        return (
+            "one prompt plain and streamed; the prompt doubled, plain and streamed, with ignore_eos; /tokenize of both"
+        )
 
     def run(self, server: Server) -> dict[str, Any]:
         ask, tokens = self.parameters["ask"], self.parameters["max_tokens"]
@@ -250,11 +270,15 @@ class Usage(Check):
             streamed = _counted(f"streamed, {label}", {"usage": row.whole_usage}, count, row.ids, row.prompt_ids)
             for kind, usage in (("plain", plain), ("streamed", streamed)):
                 if forced and usage["completion_tokens"] != tokens:
-                    raise CheckFailed(f"ignore_eos and max_tokens do not decide the count ({kind})", f"{tokens} tokens", usage)
+                    raise CheckFailed(
+                        f"ignore_eos and max_tokens do not decide the count ({kind})", f"{tokens} tokens", usage
+                    )
             prompt_tokens[label] = count
             evidence[label] = {"plain": plain, "streamed": streamed, "tokenize": count}
         if not 0 < prompt_tokens["as_asked"] < prompt_tokens["doubled"]:
-            raise CheckFailed("a longer prompt does not count more tokens", "more for the doubled prompt", prompt_tokens)
+            raise CheckFailed(
+                "a longer prompt does not count more tokens", "more for the doubled prompt", prompt_tokens
+            )
         return evidence
 
 
@@ -320,14 +344,18 @@ def _grade(prompts: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]])
     cut = [f"{reply['finish']} of {reply['ask']!r}" for reply in replies if reply["finish"] != "stop"]
     if cut:
         found = "finish_reason " + "; ".join(cut)
-        raise CheckFailed("a reply did not end by itself", "finish_reason stop", found, "see max_tokens of the check", rows=rows)
+        raise CheckFailed(
+            "a reply did not end by itself", "finish_reason stop", found, "see max_tokens of the check", rows=rows
+        )
     for row in rows:
         for other in rows:
             shared = any(answers(answer, other["accepted"]) for answer in row["accepted"])
             if not shared and answers(row["reply"], other["accepted"]):
                 todo = "a reply that says everything proves nothing; or word the prompts so that replies are short"
                 found = f"{row['reply']!r} to {row['ask']!r} holds {other['accepted']}"
-                raise CheckFailed("a reply holds another prompt's answer", "its own answer only", found, todo, rows=rows)
+                raise CheckFailed(
+                    "a reply holds another prompt's answer", "its own answer only", found, todo, rows=rows
+                )
     return right
 
 
@@ -373,7 +401,9 @@ def _check_row(position: int, row: Any, chosen: int, top: int) -> float:
     values = [at(entry, "logprob") for entry in entries] if isinstance(entries, list) else []
     if len(names) != top or len(set(names)) != top:
         todo = "compare top with --max-logprobs"
-        raise CheckFailed(f"{where}: not {top} distinct entries", f"{top} entries", f"{len(names)}, {len(set(names))} distinct", todo)
+        raise CheckFailed(
+            f"{where}: not {top} distinct entries", f"{top} entries", f"{len(names)}, {len(set(names))} distinct", todo
+        )
     if not all(isinstance(value, (int, float)) and math.isfinite(value) and value <= 1e-6 for value in values):
         raise CheckFailed(f"{where}: not log-probabilities", "finite numbers up to 0", values)
     if any(value <= -9998 for value in values):
@@ -384,7 +414,9 @@ def _check_row(position: int, row: Any, chosen: int, top: int) -> float:
         raise CheckFailed(f"{where}: probabilities add up to more than 1", "at most 1", sum(map(math.exp, values)))
     own, value = at(row, "token"), at(row, "logprob")
     if own != f"token_id:{chosen}":
-        raise CheckFailed(f"{where}: the row belongs to another token", f"token_id:{chosen}", own, "rows are shifted or crossed")
+        raise CheckFailed(
+            f"{where}: the row belongs to another token", f"token_id:{chosen}", own, "rows are shifted or crossed"
+        )
     # Two entries may be equally likely; then either may have been chosen.
     if value != values[0] or own not in names or values[names.index(own)] != value:
         found = f"{own} with {value}; first entry {names[0]} with {values[0]}"
@@ -396,7 +428,9 @@ def _counted(label: str, reply: dict[str, Any], tokenized: int, ids: int | None,
     """The three counts of a reply's usage; CheckFailed where they are not the tokens there are."""
     usage = {key: whole(reply, "usage", key) for key in ("prompt_tokens", "completion_tokens", "total_tokens")}
     if ids is None or not isinstance(prompt_ids, list):
-        raise CheckFailed(f"{label}: no token ids to count", "token_ids and prompt_token_ids, as return_token_ids asks", usage)
+        raise CheckFailed(
+            f"{label}: no token ids to count", "token_ids and prompt_token_ids, as return_token_ids asks", usage
+        )
     for what, key, count in (
         ("token ids", "completion_tokens", ids),
         ("prompt token ids", "prompt_tokens", len(prompt_ids)),
@@ -404,7 +438,9 @@ def _counted(label: str, reply: dict[str, Any], tokenized: int, ids: int | None,
         ("tokens together", "total_tokens", usage["prompt_tokens"] + usage["completion_tokens"]),
     ):
         if usage[key] != count:
-            raise CheckFailed(f"{label}: usage miscounts", f"{key} {count}, the {what}", f"{key} {usage[key]}", usage=usage)
+            raise CheckFailed(
+                f"{label}: usage miscounts", f"{key} {count}, the {what}", f"{key} {usage[key]}", usage=usage
+            )
     if usage["completion_tokens"] < 1:
         raise CheckFailed(f"{label}: no token was generated", "at least 1", usage)
     return usage
