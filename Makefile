@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Needs make and sh alone: tests/sim/bootstrap installs what else is missing, and says what.
+
+UV := tests/sim/uv
+PYTHON := $(UV) run --locked python
+PARTS := lint sanity unit integration molecule e2e
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test $(PARTS) bench docs setup clean
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: setup ## take a bare test host on this machine to a served and checked model
+	@$(PYTHON) -m tests.sim.demo
+
+test: setup ## everything: all of the following parts, each to its end
+	@$(PYTHON) -m tests.gates
+
+lint: ## ruff, mypy, yamllint, ansible-lint, argument specs, changelog
+sanity: ## ansible-test sanity
+unit: ## the logic
+integration: ## the test hosts and the simulated hub
+molecule: ## each role on a test host
+e2e: ## a bare test host to a served model, and all that can go wrong
+$(PARTS): setup
+	@$(PYTHON) -m tests.gates $@
+
+bench: setup ## figures of a run over the converged demo host
+	@$(PYTHON) -m tests.bench
+
+docs: setup ## make the roles' READMEs anew from their argument specs
+	@$(PYTHON) -m tests.gates.roles write
+
+setup: ## install what is missing: Debian packages, uv, .venv
+	@tests/sim/bootstrap
+	@$(UV) sync --locked --quiet
+
+clean: ## remove the test hosts and everything made in this folder; downloads in the user's cache stay
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m tests.sim.lab down --all; fi
+	rm -rf .venv .lab .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis reports

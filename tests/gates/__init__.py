@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gates of `make test`: small programs that each hold one promise of the repository."""

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the gates: `python -m tests.gates [PART ...]`, all of them where none is named.
+
+Each part runs to its end whatever became of the others, and its output is shown as it comes. The last line is the sum,
+`N passed, N failed`; the exit status is 0 only when nothing failed and every part had something to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTION = ROOT / "collection" / "ansible_collections" / "enplace" / "inference"
+# The order in which a host is prepared, which is the order in which the roles' scenarios run on their shared host.
+SCENARIOS = ("host", "environment", "weights", "service", "verify", "serve")
+
+
+@dataclass
+class Result:
+    """What a part found: how many checks or tests passed, the names of those that did not, and of those that were skipped."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def environment() -> dict[str, str]:
+    """Of this checkout, whatever the shell says: its tools, its ansible.cfg."""
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        # The home of the person's own virtual environment would make tools install or look elsewhere.
+        "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
+    }
+
+
+def run(argv: Sequence[str], folder: Path = ROOT) -> int:
+    """Run a command with its output shown; its exit status, 127 where it is not there."""
+    print(f"\n$ {' '.join(argv)}", flush=True)
+    try:
+        return subprocess.run(argv, cwd=folder, env=environment(), check=False).returncode
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 127
+
+
+def commands(*named: tuple[str, Sequence[str], Path]) -> Result:
+    """Commands of which each is one check."""
+    result = Result()
+    for name, argv, folder in named:
+        if run(argv, folder) == 0:
+            result.passed += 1
+        else:
+            result.failed.append(name)
+    return result
+
+
+def counted(report: Path, status: int) -> Result:
+    """The tests in a JUnit file. A run that ended badly without a failed test is a failure of its own."""
+    result = Result()
+    if report.is_file():
+        for case in ElementTree.parse(report).iter("testcase"):
+            name = f"{case.get('classname')}::{case.get('name')}"
+            if case.find("failure") is not None or case.find("error") is not None:
+                result.failed.append(name)
+            elif case.find("skipped") is not None:
+                result.skipped.append(name)
+            else:
+                result.passed += 1
+    if status != 0 and not result.failed:
+        result.failed.append(f"exit status {status}")
+    return result
+
+
+def pytest(folder: str) -> Callable[[], Result]:
+    def part() -> Result:
+        with tempfile.TemporaryDirectory(prefix="enplace-gates-") as scratch:
+            report = Path(scratch) / "junit.xml"
+            status = run([sys.executable, "-m", "pytest", folder, f"--junitxml={report}"])
+            return counted(report, status)
+
+    return part
+
+
+def lint() -> Result:
+    return commands(
+        ("ruff", ["ruff", "check", "."], ROOT),
+        ("mypy", ["mypy"], ROOT),
+        ("yamllint", ["yamllint", "--strict", "."], ROOT),
+        ("ansible-lint", ["ansible-lint", "--offline"], ROOT),
+        ("roles: specs, defaults, READMEs", [sys.executable, "-m", "tests.gates.roles", "check"], ROOT),
+        ("changelog", ["antsibull-changelog", "lint"], COLLECTION),
+    )
+
+
+def sanity() -> Result:
+    with tempfile.TemporaryDirectory(prefix="enplace-gates-") as scratch:
+        report = Path(scratch) / "junit.xml"
+        status = run([sys.executable, "-m", "tests.gates.sanity", "--junitxml", str(report)])
+        return counted(report, status)
+
+
+def molecule() -> Result:
+    """One check for each role's scenario; a role without one is a failed check."""
+    result = Result()
+    there = {path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml")} - {"default"}
+    roles = {path.name for path in (COLLECTION / "roles").iterdir() if path.is_dir()}
+    result.failed += [f"role {name} has no scenario molecule/{name}" for name in sorted(roles - there)]
+    order = [name for name in SCENARIOS if name in there] + sorted(there - set(SCENARIOS))
+    try:
+        for name in order:
+            if run(["molecule", "test", "--scenario-name", name, "--destroy", "never"]) == 0:
+                result.passed += 1
+            else:
+                result.failed.append(name)
+    finally:
+        run(["molecule", "destroy", "--scenario-name", "default"])
+    return result
+
+
+def untracked() -> set[str]:
+    """Files in the checkout that git neither tracks nor ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return {name for name in listed.stdout.split("\0") if name}
+
+
+PARTS: dict[str, Callable[[], Result]] = {
+    "lint": lint,
+    "sanity": sanity,
+    "unit": pytest("tests/unit"),
+    "integration": pytest("tests/integration"),
+    "molecule": molecule,
+    "e2e": pytest("tests/e2e"),
+}
+
+
+def table(results: dict[str, Result]) -> str:
+    lines = [f"{'part':<12} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}"]
+    for name, result in results.items():
+        lines.append(
+            f"{name:<12} {result.passed:>7} {len(result.failed):>7} {len(result.skipped):>8} {result.seconds:>8.0f}"
+        )
+    for name, result in results.items():
+        lines += [f"skipped: {name}: {entry}" for entry in result.skipped]
+    for name, result in results.items():
+        lines += [f"failed: {name}: {entry}" for entry in result.failed]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gates", description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is named")
+    chosen = parser.parse_args().parts or list(PARTS)
+    if unknown := [name for name in chosen if name not in PARTS]:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    before = untracked()
+    results: dict[str, Result] = {}
+    for name in chosen:
+        print(f"\n===== {name}", flush=True)
+        begin = time.monotonic()
+        results[name] = PARTS[name]()
+        results[name].seconds = time.monotonic() - begin
+        if not results[name].passed and not results[name].failed:
+            results[name].failed.append("nothing was tested")
+    # What a test leaves behind in the checkout is somebody's next commit.
+    results["tree"] = Result(failed=[f"left behind: {name}" for name in sorted(untracked() - before)])
+    results["tree"].passed = 0 if results["tree"].failed else 1
+    print(f"\n===== {sum(result.seconds for result in results.values()):.0f} s\n{table(results)}\n")
+    failed = sum(len(result.failed) for result in results.values())
+    print(f"{sum(result.passed for result in results.values())} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
