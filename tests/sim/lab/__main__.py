@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,8 +136,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _terminate(number: int, _frame: object) -> None:
+    """End as an exception does, so that what is half made is removed."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Run one command; 3 where test hosts cannot be had, with a message that says why."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(_parser().parse_args())
     except LabError as error:

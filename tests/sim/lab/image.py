@@ -34,6 +34,7 @@ PACKAGES = (
 )
 CUSTOMIZE = Path(__file__).with_name("customize")
 REPOSITORY = "localhost/enplace-lab-host"
+_CHANGES = ('CMD ["/lib/systemd/systemd"]', "STOPSIGNAL SIGRTMIN+3")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _NEEDED_BYTES = 2 * 1024**3
 _FORMAT = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(SIGNED_BY)|$(CREATED_BY)"
@@ -88,7 +89,8 @@ def machine_sources() -> list[str]:
 def reference(lines: list[str]) -> str:
     """The image's name: the digest of all that decides its content."""
     digest = hashlib.sha256()
-    for part in (SUITE, " ".join(PACKAGES), "\n".join(lines), CUSTOMIZE.read_text(encoding="utf-8"), os.uname().machine):
+    hook = CUSTOMIZE.read_text(encoding="utf-8")
+    for part in (SUITE, " ".join(PACKAGES), "\n".join(lines), hook, " ".join(_CHANGES), os.uname().machine):
         digest.update(part.encode() + b"\0")
     return f"{REPOSITORY}:{digest.hexdigest()[:12]}"
 
@@ -139,7 +141,7 @@ def _build(podman: Podman, name: str, lines: list[str], say: Callable[[str], Non
             "--mode=root",
             "--variant=minbase",
             f"--include={','.join(PACKAGES)}",
-            f"--customize-hook=sh {shlex.quote(str(CUSTOMIZE))} \"$1\"",
+            f'--customize-hook=sh {shlex.quote(str(CUSTOMIZE))} "$1"',
             SUITE,
             str(archive),
             *lines,
@@ -157,14 +159,7 @@ def _build(podman: Podman, name: str, lines: list[str], say: Callable[[str], Non
                 found=f"{result.returncode}:\n{tail}",
                 todo="check that the package mirrors of this machine answer (apt-get update), then try again",
             )
-        podman.run(
-            "import",
-            "--quiet",
-            "--change",
-            'CMD ["/lib/systemd/systemd"]',
-            "--change",
-            "STOPSIGNAL SIGRTMIN+3",
-            str(archive),
-            name,
-        )
+        podman.run("import", "--quiet", *(f"--change={change}" for change in _CHANGES), str(archive), name)
+    # Images of earlier inputs, unless a container still needs them or another checkout used them lately.
+    podman.run("image", "prune", "--all", "--force", "--filter", "until=720h", check=False)
     say(f"image {name} built in {time.monotonic() - started:.0f} s")

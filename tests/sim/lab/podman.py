@@ -17,6 +17,14 @@ from typing import Any
 from . import probe
 from .errors import LabError
 
+# Where podman looks for the programs that help it.
+_HELPER_FOLDERS = (
+    "/usr/lib/podman",
+    "/usr/libexec/podman",
+    "/usr/local/lib/podman",
+    "/usr/local/libexec/podman",
+)
+
 
 def cache_folder() -> Path:
     """Where caches of enplace live: ``${XDG_CACHE_HOME:-~/.cache}/enplace``."""
@@ -54,6 +62,29 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def demand_own_root() -> None:
+    """Refuse to work in a chroot: container runtimes leave it, and would boot the machine around it instead.
+
+    Raises:
+        LabError: the root of this process is not the root of its first process.
+    """
+    try:
+        here, first = Path("/").stat(), Path("/proc/1/root/").stat()
+        own = (here.st_dev, here.st_ino) == (first.st_dev, first.st_ino)
+    except PermissionError:
+        # Some sandboxes do not let root look at process 1. A chroot mostly is no mount point, which shows too.
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        own = any(line.split()[4] == "/" for line in mounts)
+    if not own:
+        raise LabError(
+            "Test hosts cannot be started in a chroot.",
+            where="/",
+            expected="the root of the machine, or of a container",
+            found="another root than that of process 1, or none that is mounted",
+            todo="run it outside, or in a container started with --privileged",
+        )
+
+
 class Podman:
     """The podman command with our settings.
 
@@ -74,6 +105,7 @@ class Podman:
                 found=f"user id {os.geteuid()}",
                 todo="run it through sudo",
             )
+        demand_own_root()
         binary = shutil.which("podman")
         if binary is None:
             raise LabError(
@@ -82,6 +114,14 @@ class Podman:
                 expected="podman 4.3 or newer",
                 found="no podman",
                 todo="run tests/sim/bootstrap, or apt-get install podman",
+            )
+        if not any((Path(folder) / "netavark").exists() for folder in _HELPER_FOLDERS):
+            raise LabError(
+                "netavark, which makes podman's networks, is missing.",
+                where=", ".join(_HELPER_FOLDERS),
+                expected="a program netavark",
+                found="none",
+                todo="run tests/sim/bootstrap, or apt-get install netavark",
             )
         self._binary = binary
         self.folder = cache_folder() / "lab"
