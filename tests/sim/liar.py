@@ -177,6 +177,7 @@ class _Http(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written apart; the second would wait for an acknowledgement
     server_is: Simulated
 
     def log_message(self, format: str, *args: Any) -> None:
