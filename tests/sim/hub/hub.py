@@ -6,7 +6,7 @@
 It speaks the part of the Hugging Face Hub's HTTP interface that `hf download` uses, and serves model repositories from
 a folder:
 
-    ROOT/ORGANISATION/NAME/         the files of a repository, any depth
+    ROOT/ORGANISATION/NAME/         the files of a repository, any depth, no links among them
     ROOT/ORGANISATION/NAME.json     about it, all keys optional: {"revision": 40 hex, "gated": false, "token": "..."}
 
 A repository has one commit, on branch `main`. Its revision is a digest of its content, so content cannot change under a
@@ -375,6 +375,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return SERVER
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        if not self.command:
+            # What came was no HTTP, so there is nothing to say about it but the answer.
+            self.log_message("no request %d", int(code))
+            return
         status = int(code)
         self.log_message("%s %s %d", self.command, self.path, status)
         if not self.path.startswith("/_sim/"):
