@@ -20,7 +20,7 @@ COLLECTIONS = Path(files.__file__).resolve().parents[5]
 def test_a_failure_says_everything_and_leaves_out_what_does_not_apply() -> None:
     failure = Failure("the thing is wrong", where="/x", found="1", detail="a\nb")
     assert str(failure) == "the thing is wrong\n  where: /x\n  found: 1\n  output: a\n    b"
-    assert failure.fields() == {"what": "the thing is wrong", "where": "/x", "found": "1", "detail": "a\nb"}
+    assert failure.fields() == {"what": "the thing is wrong", "where": "/x", "found": "1"}
 
 
 def test_write_replaces_whole_and_leaves_nothing_beside(tmp_path: Path) -> None:
@@ -82,6 +82,13 @@ def test_space_is_asked_at_the_nearest_parent(tmp_path: Path) -> None:
     assert room.device == tmp_path.stat().st_dev
     assert str(tmp_path.resolve()).startswith(room.mount)
     assert files.space("/proc/self").mount == "/proc"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (999_999, "999999 bytes"), (1_200_000, "1.2 MB"), (33_960_000_000, "34.0 GB")]
+)
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert files.sized(count) == text
 
 
 def test_remove_takes_files_links_and_folders(tmp_path: Path) -> None:

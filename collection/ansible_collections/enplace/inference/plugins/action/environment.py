@@ -121,6 +121,5 @@ class ActionModule(ActionBase):
             built = self._execute_module(MODULE, module_args=arguments, task_vars=task_vars)
         finally:
             self._remove_tmp_path(folder)
-        # The second call starts from what the first one found; its own answer counts where both have one.
-        result.update(built)
-        return result
+        # The first call knows what was found, the second what came of it.
+        return {**result, "changed": False, **built, "state": result["state"]}

@@ -57,8 +57,10 @@ def tail(text: str, lines: int = 20) -> str:
     return "\n".join(kept[-lines:])
 
 
-def base_environment(home: str = "/root") -> dict[str, str]:
+def base_environment(home: str = "") -> dict[str, str]:
     """The environment a child starts from: a fixed path and locale, plus the proxy variables of this process.
+
+    ``home`` empty means the home of this process's user, as the user database has it.
 
     Settings of package tools that happen to be set for the calling user are left out on purpose: they would make the
     result depend on who runs it.
@@ -67,13 +69,20 @@ def base_environment(home: str = "/root") -> dict[str, str]:
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
-        "HOME": home,
+        "HOME": home or _home(),
     }
     for name in PROXY_VARIABLES:
         for spelled in (name, name.upper()):
             if os.environ.get(spelled):
                 result[spelled] = os.environ[spelled]
     return result
+
+
+def _home() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"
 
 
 def run(

@@ -31,6 +31,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import (
     remove,
     sha256_bytes,
     sha256_file,
+    sized,
     space,
     write_json,
 )
@@ -643,7 +644,7 @@ def _disk_full(request: Request, output: str) -> Failure:
     places = []
     for path in (os.path.dirname(request.path), request.cache, "/tmp"):
         room = space(path)
-        places.append(f"{room.free} bytes free on {room.mount} (for {path})")
+        places.append(f"{sized(room.free)} free on {room.mount} (for {path})")
     return Failure(
         what="the disk is full: the environment could not be built",
         where=request.path,

@@ -60,8 +60,11 @@ class Failure(Exception):
         return "\n".join(lines)
 
     def fields(self) -> dict[str, str]:
-        """The same as data, for a module's result: keys what, where, expected, found, todo, detail (only those set)."""
-        names = ("what", "where", "expected", "found", "todo", "detail")
+        """The same as data, for a module's result: keys what, where, expected, found, todo (only those set).
+
+        The detail is left out: Ansible prints a result's message and all of its fields, and the message has it.
+        """
+        names = ("what", "where", "expected", "found", "todo")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
@@ -202,6 +205,14 @@ class Space:
     device: int
     free: int
     total: int
+
+
+def sized(count: int) -> str:
+    """A number of bytes for people: ``12 bytes``, ``1.2 MB``, ``34.0 GB``."""
+    if count < 1_000_000:
+        return f"{count} bytes"
+    unit, name = (1e9, "GB") if count >= 1_000_000_000 else (1e6, "MB")
+    return f"{count / unit:.1f} {name}"
 
 
 def space(path: str) -> Space:

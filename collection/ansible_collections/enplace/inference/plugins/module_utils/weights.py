@@ -30,6 +30,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import (
     remove,
     sha256_file,
     sha256_files,
+    sized,
     space,
     sync_file,
     sync_folder,
@@ -360,8 +361,8 @@ def _demand_room(request: Request, total: int) -> None:
         raise Failure(
             what="the disk is too small for the weights",
             where=f"{request.cache} (mounted at {room.mount})",
-            expected=f"{needed} bytes free, for what is still missing",
-            found=f"{room.free} bytes free of {room.total}",
+            expected=f"{sized(needed)} free, for what is still missing",
+            found=f"{sized(room.free)} free of {sized(room.total)}",
             todo="free space there, or mount a larger disk",
         )
 
@@ -375,7 +376,7 @@ def _size(path: str) -> int:
 
 def fetch(request: Request, model: Model, missing: Sequence[File]) -> int:
     """Download the missing files of a model and verify them; the bytes that were added to the cache. Raises Failure."""
-    home = pwd.getpwuid(os.geteuid()).pw_dir
+    home = ""
     owner = (-1, -1)
     if request.user:
         entry = _user(request.user)
@@ -509,19 +510,8 @@ def _demand_whole(cache: str, model: Model) -> None:
         )
 
 
+# Looked through in this order: what the client says of a cut line may also hold "not found", and so on.
 _ADVICE = (
-    (
-        r"gated|403|401|Unauthorized|Forbidden|token",
-        "accept the model's terms at the hub and name a file with a token that may read it (enplace_hub_token_file)",
-    ),
-    (
-        r"RevisionNotFound|Revision Not Found",
-        "correct the revision in the recipe: the hub has the repository, but not this commit",
-    ),
-    (
-        r"RepositoryNotFound|Repository Not Found|not found|404",
-        "correct the repository in the recipe, or name a token if it is private (enplace_hub_token_file)",
-    ),
     (
         r"CERTIFICATE_VERIFY_FAILED|certificate",
         "the host does not trust the hub's certificate: name the CA bundle (enplace_ca_bundle)",
@@ -531,14 +521,27 @@ _ADVICE = (
         "the service user cannot write into the cache: give it the folder and all in it",
     ),
     (
-        r"resolution|Name or service|Connect|Network|timed out|LocalEntryNotFound|Max retries|Cannot find",
+        r"Revision ?Not ?Found",
+        "correct the revision in the recipe: the hub has the repository, but not this commit",
+    ),
+    (
+        r"name resolution|Name or service|Connection refused|Failed to connect|ConnectError|Network is unreachable|"
+        r"No route to host|timed out|Timeout|Local entry not found|LocalEntryNotFound",
         "the host does not reach the hub: check network, proxy and enplace_hub_endpoint; run again to go on",
+    ),
+    (
+        r"gated|Access denied|requires approval|\b40[13]\b|Unauthorized|Forbidden",
+        "accept the model's terms at the hub and name a file with a token that may read it (enplace_hub_token_file)",
+    ),
+    (
+        r"not found|\b404\b",
+        "correct the repository in the recipe, or name a token if it is private (enplace_hub_token_file)",
     ),
 )
 
 
 def _download_failed(request: Request, model: Model, result: Result, token: str) -> Failure:
-    output = result.tail(15)
+    output = result.tail(8)
     if token:
         output = output.replace(token, "***")
     if is_disk_full(output):
@@ -547,7 +550,7 @@ def _download_failed(request: Request, model: Model, result: Result, token: str)
             what="the disk is full: the weights could not be downloaded",
             where=f"{request.cache} (mounted at {room.mount})",
             expected=f"room for {model}",
-            found=f"{room.free} bytes free of {room.total}",
+            found=f"{sized(room.free)} free of {sized(room.total)}",
             todo="free space there and run again: the download goes on where it ended",
             detail=output,
         )

@@ -170,7 +170,7 @@ drift:
       description: As found.
       type: str
 failure:
-  description: The error by field. The keys are what, where, expected, found, todo, detail.
+  description: The error by field. The keys are what, where, expected, found and todo.
   returned: on failure
   type: dict
 needs_requirements:

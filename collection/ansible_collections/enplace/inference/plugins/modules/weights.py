@@ -147,7 +147,7 @@ missing_bytes:
   returned: success
   type: int
 failure:
-  description: The error by field. The keys are what, where, expected, found, todo, detail.
+  description: The error by field. The keys are what, where, expected, found and todo.
   returned: on failure
   type: dict
 """
