@@ -87,6 +87,7 @@ def ssh_config(root: Path, hosts: Sequence[Host]) -> str:
             "    GlobalKnownHostsFile /dev/null\n"
             "    StrictHostKeyChecking yes\n"
             "    PasswordAuthentication no\n"
+            "    ConnectTimeout 10\n"
         )
     return "\n".join(blocks)
 

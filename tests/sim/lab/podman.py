@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ _HELPER_FOLDERS = (
     "/usr/local/lib/podman",
     "/usr/local/libexec/podman",
 )
+
+_LEASES = Path("/run/containers/networks/ipam.db")
 
 
 def cache_folder() -> Path:
@@ -83,6 +86,35 @@ def demand_own_root() -> None:
             found="another root than that of process 1, or none that is mounted",
             todo="run it outside, or in a container started with --privileged",
         )
+
+
+def forget_leases(leases: Path, booted: float) -> bool:
+    """Remove netavark's list of used addresses if it dates from before the machine started. True if it did.
+
+    Its place is fixed and is emptied at each start by a system that keeps /run in memory. Where /run is on a disk, the
+    addresses of hosts that were running would stay taken for ever.
+
+    Args:
+        leases: the file.
+        booted: when the machine started, in seconds since the epoch.
+    """
+    try:
+        if leases.stat().st_mtime >= booted:
+            return False
+        leases.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a container's first process runs. Another process that got its number since does not count."""
+    try:
+        # "number (name) state ..."
+        name, state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").partition("(")[2].rsplit(") ", 1)
+    except OSError:
+        return False
+    return state[0] not in "ZX" and name.startswith(("systemd", "init", "python", "conmon", "runc", "crun"))
 
 
 class Podman:
@@ -158,6 +190,7 @@ class Podman:
         mark = self._volatile / "boot_id"
         if self._volatile.exists() and (not mark.exists() or mark.read_text(encoding="utf-8") != boot):
             shutil.rmtree(self._volatile)
+            forget_leases(_LEASES, time.time() - float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0]))
         self._volatile.mkdir(mode=0o700, exist_ok=True)
         write_atomically(mark, boot)
 
@@ -252,9 +285,34 @@ class Podman:
 
     def containers(self, checkout: str) -> list[dict[str, Any]]:
         """What ``podman ps`` says of a checkout's containers, stopped ones included."""
+        listed = self._list(checkout)
+        if self._bury(listed):
+            listed = self._list(checkout)
+        return listed
+
+    def _list(self, checkout: str) -> list[dict[str, Any]]:
         result = self.run("ps", "--all", "--filter", f"label=enplace.lab.checkout={checkout}", "--format", "json")
         listed: list[dict[str, Any]] = json.loads(result.stdout or "[]") or []
         return listed
+
+    def _bury(self, listed: Sequence[dict[str, Any]]) -> bool:
+        """Tell podman of containers that ended together with their monitor. True if there were any.
+
+        A container's monitor process writes down how it ended; podman believes a container to run until then. Where
+        everything was killed at once (the end of a CI job, say), nobody writes, and the host could neither be
+        started nor stopped.
+        """
+        found = False
+        for entry in listed:
+            if entry["State"] not in ("running", "stopping") or _is_alive(int(entry["Pid"])):
+                continue
+            record = self._volatile / "libpod" / "exits" / entry["Id"]
+            if not record.exists():
+                record.parent.mkdir(exist_ok=True)
+                # As the monitor writes it: the exit status of a process that was killed.
+                write_atomically(record, "137", mode=0o600)
+                found = True
+        return found
 
     def network_subnets(self) -> list[str]:
         """The subnets of all networks of ours, in CIDR form, whichever checkout they belong to."""
