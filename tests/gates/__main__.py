@@ -26,7 +26,7 @@ SCENARIOS = ("host", "environment", "weights", "service", "verify", "serve")
 
 @dataclass
 class Result:
-    """What a part found: how many checks or tests passed, the names of those that did not, and of those that were skipped."""
+    """What a part found: how many checks or tests passed, and the names of those that failed or were skipped."""
 
     passed: int = 0
     failed: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        # The home of the person's own virtual environment would make tools install or look elsewhere.
+        # Another virtual environment that is active in the shell is not the one meant.
         "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
     }
 
@@ -131,9 +131,8 @@ def molecule() -> Result:
 
 def untracked() -> set[str]:
     """Files in the checkout that git neither tracks nor ignores."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    argv = ["git", "ls-files", "-z", "--others", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True)
     return {name for name in listed.stdout.split("\0") if name}
 
 

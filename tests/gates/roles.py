@@ -36,7 +36,7 @@ def differences(role: Path) -> Iterator[str]:
     """Every disagreement between a role's argument specs, its defaults and its task files, one line each."""
     name = role.name
     specs = entry_points(role)
-    where = f"roles/{name}/meta/argument_specs.yml"
+    where, defaulted = f"roles/{name}/meta/argument_specs.yml", f"roles/{name}/defaults/main.yml"
     if "main" not in specs:
         yield f"{where}: no entry point main"
     options: dict[str, Any] = {}
@@ -51,18 +51,18 @@ def differences(role: Path) -> Iterator[str]:
         if spec.get("required") and "default" in spec:
             yield f"{where}: {option} is required and has a default; drop one of the two"
         if spec.get("required") and option in defaults:
-            yield f"roles/{name}/defaults/main.yml: {option} is required in the argument spec, so its default would never count"
+            yield f"{defaulted}: {option} is required in the argument spec, so its default would never count"
         if "default" in spec:
             if option not in defaults:
-                yield f"roles/{name}/defaults/main.yml: {option} is missing; the argument spec says {spec['default']!r}"
+                yield f"{defaulted}: {option} is missing; the argument spec says {spec['default']!r}"
             # 1 and true are equal to Python, and not to a reader.
             elif (type(defaults[option]), defaults[option]) != (type(spec["default"]), spec["default"]):
-                yield f"roles/{name}/defaults/main.yml: {option} is {defaults[option]!r}; the argument spec says {spec['default']!r}"
+                yield f"{defaulted}: {option} is {defaults[option]!r}; the argument spec says {spec['default']!r}"
         if not spec.get("description"):
             yield f"{where}: {option} has no description"
     for option in defaults:
         if option not in options:
-            yield f"roles/{name}/defaults/main.yml: {option} is not an option of the argument spec"
+            yield f"{defaulted}: {option} is not an option of the argument spec"
         elif "default" not in options[option] and not options[option].get("required"):
             yield f"{where}: {option} has a default in defaults/main.yml that is not told here: {defaults[option]!r}"
 
@@ -139,8 +139,9 @@ def main() -> int:
             path.write_text(text, encoding="utf-8")
             print(f"roles/{role.name}/README.md: written")
         else:
-            delta = difflib.unified_diff(is_text.splitlines(), text.splitlines(), "README.md", "argument_specs.yml", lineterm="")
-            found.append("\n".join([f"roles/{role.name}/README.md differs from the argument specs; run `make docs`", *delta]))
+            first = f"roles/{role.name}/README.md differs from the argument specs; run `make docs`"
+            delta = difflib.unified_diff(is_text.splitlines(), text.splitlines(), "is", "should be", lineterm="")
+            found.append("\n".join([first, *delta]))
     for line in found:
         print(line, file=sys.stderr)
     print(f"{len(roles)} roles, {len(found)} differences")

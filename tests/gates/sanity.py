@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ansible-test sanity` over the collection, without a trace in the checkout or in the home of the person who runs it.
 
-The collection's files are copied to a folder of its own, because ansible-test writes beside what it tests. Its tools go into a
-cache below ${XDG_CACHE_HOME:-~/.cache}/enplace, where it is given a pip that comes with Python: its own one is a download from a
-server that a closed network does not reach.
+The collection's files are copied to a folder of its own, because ansible-test writes beside what it tests. Its tools go
+into a cache below ${XDG_CACHE_HOME:-~/.cache}/enplace, where it is given the pip that comes with Python: its own one is
+a download from a server that a closed network does not reach.
 """
 
 from __future__ import annotations
