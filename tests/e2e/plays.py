@@ -49,9 +49,11 @@ def play(
     environment: dict[str, str] | None = None,
 ) -> Play:
     """Run ansible-playbook in `folder` with -vvv and return what happened."""
+    scratch = tmp_path / "runner"
+    scratch.mkdir(exist_ok=True)
     begin = time.monotonic()
     runner = ansible_runner.run(
-        private_data_dir=str(tmp_path / "runner"),
+        private_data_dir=str(scratch),
         project_dir=str(folder),
         playbook=playbook,
         cmdline=" ".join(("-vvv", *arguments)),
