@@ -31,6 +31,8 @@ WITHOUT = frozenset({"CAP_SYS_ADMIN", "CAP_NET_ADMIN"})
 
 
 class TestRuntimeAndLimits:
+    """The container runtime and the limits its containers start with."""
+
     def test_v2_takes_podmans_defaults(self) -> None:
         assert probe.choose(V2) == probe.Choice("crun", (), ())
 
@@ -86,6 +88,8 @@ class TestRuntimeAndLimits:
 
 
 class TestProbing:
+    """What is read from the kernel."""
+
     V1 = "25 24 0:21 / /sys/fs/cgroup/memory rw,relatime shared:1 - cgroup cgroup rw,memory"
     UNIFIED = "26 24 0:22 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw"
     TMPFS = "24 20 0:20 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755"
@@ -116,6 +120,8 @@ class TestProbing:
 
 
 class TestSubnet:
+    """A free address range."""
+
     def test_the_seed_says_where_to_begin(self) -> None:
         assert str(probe.choose_subnet([], 0)) == "10.213.0.0/24"
         assert str(probe.choose_subnet([], 256 + 7)) == "10.213.7.0/24"
@@ -186,6 +192,8 @@ class TestSources:
 
 
 class TestFiles:
+    """What is written into a checkout, and what is kept of an earlier boot."""
+
     def test_ssh_config_of_a_checkout_with_an_awkward_path(self, tmp_path: Path) -> None:
         """ssh itself reads the file back."""
         root = tmp_path / "100% of it"
@@ -222,6 +230,8 @@ class TestFiles:
 
 
 class TestMounts:
+    """What of this machine a host gets to see."""
+
     def test_the_first_existing_wheels_folder(self, tmp_path: Path) -> None:
         for value in (f"/nowhere {tmp_path}", f"/nowhere:{tmp_path}", f"file://{tmp_path}", f" {tmp_path} /usr"):
             assert wheels_folder({"PIP_FIND_LINKS": value}) == tmp_path
