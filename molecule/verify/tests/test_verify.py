@@ -29,7 +29,7 @@ def test_every_check_of_the_recipe_passed_with_evidence(report: dict[str, Any]) 
 
 
 def test_the_report_names_what_was_checked(host: Host, report: dict[str, Any]) -> None:
-    assert report["model"] == "enplace/smoke"
+    assert report["subject"]["model"] == "enplace/smoke"
     invocation = host.check_output("systemctl show --value --property InvocationID enplace-simulated.service")
     assert invocation in host.file(REPORT).content_string
 
