@@ -15,7 +15,6 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.enplace.inference.plugins.module_utils.environment import Pin, canonical_name, parse_lock
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, sha256_bytes
-from packaging.markers import Marker
 
 MODULE = "enplace.inference.environment"
 
@@ -28,6 +27,9 @@ def would_be_installed(
     ``platform`` is what the host says of itself: python_full_version (empty if it has no interpreter yet: then every
     pin counts) and platform_machine.
     """
+    # A requirement of ansible-core itself; a managed host need not have it.
+    from packaging.markers import Marker
+
     version = platform.get("python_full_version", "")
     known = {
         "implementation_name": "cpython",

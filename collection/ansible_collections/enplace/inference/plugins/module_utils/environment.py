@@ -533,9 +533,9 @@ def _listing(place: str, ca_bundle: str) -> str:
             return "\n".join(sorted(os.listdir(folder))).lower()
         except OSError:
             return ""
-    context = ssl.create_default_context(cafile=ca_bundle or None)
+    trust = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca_bundle or None))
     try:
-        with urllib.request.urlopen(place, timeout=20, context=context) as answer:
+        with urllib.request.build_opener(trust).open(place, timeout=20) as answer:
             page: bytes = answer.read(16 * 1024 * 1024)
     except (OSError, ValueError):
         return ""
