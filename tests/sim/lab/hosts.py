@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from . import image, probe
 from .errors import LabError
@@ -333,8 +335,13 @@ class Lab:
     def _container(self, name: str) -> str:
         return f"enplace-{self.checkout}-{name}"
 
-    def _network(self, network: bool) -> str:
-        return f"enplace-{self.checkout}" + ("" if network else "-closed")
+    def _network(self, network: bool) -> dict[str, Any] | None:
+        """What podman keeps of this checkout's open or closed network; None if there is none at the moment."""
+        for file in self.podman.networks.glob(f"enplace-{self.checkout}*.json"):
+            settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            if settings["internal"] is not network:
+                return settings
+        return None
 
     def _bridge(self, network: bool) -> str:
         return f"en{self.checkout}" + ("" if network else "c")
@@ -407,13 +414,13 @@ class Lab:
 
     def _create(self, name: str, reference: str, settings: Mapping[str, str]) -> None:
         network = settings["network"] == "yes"
-        subnet = self._ensure_network(network)
+        joined, subnet = self._ensure_network(network)
         address = self._free_address(subnet)
         command = [
             "create",
             f"--name={self._container(name)}",
             f"--hostname={name}",
-            f"--network={self._network(network)}",
+            f"--network={joined}",
             f"--ip={address}",
             f"--mac-address={_mac(address)}",
             "--systemd=always",
@@ -439,12 +446,13 @@ class Lab:
         self._create_container(command, reference, ["/lib/systemd/systemd"])
 
     def _create_hub(self, reference: str, program: Path, served: Path, settings: Mapping[str, str]) -> None:
-        address = self._ensure_network(True)[_HUB_PLACE]
+        joined, subnet = self._ensure_network(True)
+        address = subnet[_HUB_PLACE]
         command = [
             "create",
             f"--name={self._container(HUB)}",
             f"--hostname={HUB}",
-            f"--network={self._network(True)}",
+            f"--network={joined}",
             f"--ip={address}",
             f"--mac-address={_mac(address)}",
             # A first process that sets no handler does not hear SIGTERM, and the hub has nothing to save.
@@ -459,7 +467,7 @@ class Lab:
     def _start(self, name: str, network: bool) -> None:
         """Start a container, then set what must hold of its bridge, which comes and goes with its containers."""
         self.podman.run("start", self._container(name))
-        gateway = self._ensure_network(network)[1]
+        gateway = self._ensure_network(network)[1][1]
         bridge = self._bridge(network)
         # Left alone, a bridge takes the lowest of its ports' MAC addresses: it changes as hosts come and go, and
         # connections of the others then hang until their neighbour tables are renewed.
@@ -496,23 +504,26 @@ class Lab:
                 todo="free space, or set XDG_CACHE_HOME to a folder on a larger disk",
             )
 
-    def _ensure_network(self, network: bool) -> ipaddress.IPv4Network:
-        """Make the network if it is not there. The lock must be held."""
-        name = self._network(network)
-        file = self.podman.networks / f"{name}.json"
-        if file.exists():
-            return ipaddress.IPv4Network(json.loads(file.read_text(encoding="utf-8"))["subnets"][0]["subnet"])
+    def _ensure_network(self, network: bool) -> tuple[str, ipaddress.IPv4Network]:
+        """Make the network if it is not there; its name and its addresses. The lock must be held."""
+        present = self._network(network)
+        if present is not None:
+            return present["name"], ipaddress.IPv4Network(present["subnets"][0]["subnet"])
         taken = probe.taken_networks() + [ipaddress.IPv4Network(text) for text in self.podman.network_subnets()]
         subnet = probe.choose_subnet(taken, seed=int(self.checkout, 16))
+        # Used addresses are recorded by the network's name, outside our folders: a name that is always new inherits
+        # none of a host that ended unrecorded.
+        name = f"enplace-{self.checkout}" + ("" if network else "-closed") + "." + secrets.token_hex(3)
         internal = [] if network else ["--internal"]
         label = f"--label={_LABEL}.checkout={self.checkout}"
         self.podman.run("network", "create", "--disable-dns", f"--subnet={subnet}", label, *internal, name)
         # podman numbers its bridges by what it sees in its own settings, so that a network of the user's podman
         # that is not up at the moment would get the same name. Not every version lets one choose it.
+        file = self.podman.networks / f"{name}.json"
         settings = json.loads(file.read_text(encoding="utf-8"))
         settings["network_interface"] = self._bridge(network)
         write_atomically(file, json.dumps(settings, indent=2) + "\n")
-        return subnet
+        return name, subnet
 
     def _free_address(self, subnet: ipaddress.IPv4Network) -> ipaddress.IPv4Address:
         used = {host.address for host in self.hosts()}
@@ -538,10 +549,9 @@ class Lab:
         """Remove this checkout's networks that no host is on. The lock must be held."""
         hosts = self.hosts()
         for network in (True, False):
-            name = self._network(network)
-            in_use = any(host.network == network for host in hosts)
-            if not in_use and (self.podman.networks / f"{name}.json").exists():
-                self.podman.run("network", "rm", name)
+            present = self._network(network)
+            if present is not None and not any(host.network is network for host in hosts):
+                self.podman.run("network", "rm", present["name"])
 
     # Waiting
 

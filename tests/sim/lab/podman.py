@@ -268,6 +268,8 @@ class Podman:
         if check and result.returncode != 0:
             message = result.stderr.strip() or result.stdout.strip()
             todo = "see the message above; tests/sim/bootstrap installs what podman needs"
+            if "already allocated" in message:
+                todo = "python -m tests.sim.lab down --all gives up all addresses; then make the hosts anew"
             if "no space left" in message.lower():
                 todo = f"free space on the file system of {self.folder}"
             raise LabError(
