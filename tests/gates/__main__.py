@@ -120,7 +120,7 @@ def molecule() -> Result:
     order = [name for name in SCENARIOS if name in there] + sorted(there - set(SCENARIOS))
     remove = [sys.executable, "-m", "tests.sim.lab", "down", "molecule1"]
     try:
-        # The first begins on a bare host, the next ones where it leaves off; what molecule remembers of hosts is forgotten.
+        # The first begins on a bare host, the next where it leaves off; what molecule remembers of hosts is forgotten.
         run(remove)
         run(["molecule", "reset", "--all"])
         for name in order:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gates can fail: a role whose parts disagree, a run that tested nothing, a part that broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gates import __main__ as gates
+from tests.gates import roles
+
+SPECS = """
+argument_specs:
+  main:
+    short_description: Make a thing
+    options:
+      thing_size:
+        type: int
+        default: 3
+        description: How large, in O(thing_unit).
+      thing_parts:
+        type: list
+        elements: dict
+        required: true
+        description: What it is made of.
+        options:
+          name:
+            type: str
+            required: true
+            description: What it is called.
+"""
+
+
+@pytest.fixture
+def role(tmp_path: Path) -> Path:
+    """A role whose parts agree."""
+    folder = tmp_path / "thing"
+    for name, text in {
+        "meta/argument_specs.yml": SPECS,
+        "defaults/main.yml": "thing_size: 3\n",
+        "tasks/main.yml": "",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_role_whose_parts_agree(role: Path) -> None:
+    assert list(roles.differences(role)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("defaults/main.yml", "thing_size: 3", "thing_size: 4", "is 4; the argument spec says 3"),
+        ("defaults/main.yml", "thing_size: 3", "thing_size: '3'", "is '3'; the argument spec says 3"),
+        ("defaults/main.yml", "thing_size: 3", "", "thing_size is missing"),
+        ("defaults/main.yml", "thing_size: 3", "thing_size: 3\nthing_colour: red", "thing_colour is not an option"),
+        ("defaults/main.yml", "thing_size: 3", "thing_size: 3\nthing_parts: []", "thing_parts is required"),
+        ("meta/argument_specs.yml", "thing_size", "size", "does not begin with thing_"),
+        ("meta/argument_specs.yml", "        default: 3\n", "", "has a default in defaults/main.yml that is not told"),
+        ("meta/argument_specs.yml", "  main:", "  other:", "no entry point main"),
+        ("meta/argument_specs.yml", "required: true", "required: true\n        default: []", "drop one of the two"),
+        ("meta/argument_specs.yml", "description: What it is made of.", "description: ''", "has no description"),
+    ],
+)
+def test_a_role_whose_parts_disagree(role: Path, file: str, old: str, new: str, said: str) -> None:
+    path = role / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    assert any(said in line for line in roles.differences(role)), list(roles.differences(role))
+
+
+def test_a_readme_has_every_option(role: Path) -> None:
+    text = roles.readme(role)
+    assert "| `thing_size` | int | `3` | How large, in `thing_unit`. |" in text
+    assert "| `thing_parts` | list of dict | **required** | What it is made of. |" in text
+    assert "| `thing_parts[].name` | str | **required** | What it is called. |" in text
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="a" name="good"/>
+<testcase classname="a" name="bad"><failure/></testcase>
+<testcase classname="a" name="broken"><error/></testcase>
+<testcase classname="a" name="not asked"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_tests_are_counted_by_outcome(tmp_path: Path) -> None:
+    report = tmp_path / "junit.xml"
+    report.write_text(JUNIT, encoding="utf-8")
+    found = gates.counted(report, 1)
+    assert (found.passed, found.failed, found.skipped) == (1, ["a::bad", "a::broken"], ["a::not asked"])
+
+
+@pytest.mark.parametrize("junit", ["", '<testsuite><testcase classname="a" name="good"/></testsuite>'])
+def test_a_run_that_ended_badly_failed(tmp_path: Path, junit: str) -> None:
+    report = tmp_path / "junit.xml"
+    if junit:
+        report.write_text(junit, encoding="utf-8")
+    assert gates.counted(report, 2).failed == ["exit status 2"]
+
+
+def run_parts(monkeypatch: pytest.MonkeyPatch, *found: gates.Result) -> int:
+    monkeypatch.setattr(gates, "PARTS", {f"part{number}": lambda one=one: one for number, one in enumerate(found)})
+    monkeypatch.setattr("sys.argv", ["gates"])
+    return gates.main()
+
+
+def test_the_last_line_is_the_sum(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gates, "untracked", set)
+    status = run_parts(monkeypatch, gates.Result(passed=2), gates.Result(passed=3, failed=["a"]))
+    out = capsys.readouterr().out
+    assert status == 1
+    assert out.endswith("\n6 passed, 1 failed\n")
+    assert "failed: part1: a" in out
+
+
+def test_a_part_that_tested_nothing_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gates, "untracked", set)
+    assert run_parts(monkeypatch, gates.Result(skipped=["all"])) == 1
+    assert "failed: part0: nothing was tested" in capsys.readouterr().out
+
+
+def test_a_file_left_behind_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    states = iter([set(), {"litter.txt"}])
+    monkeypatch.setattr(gates, "untracked", lambda: next(states))
+    assert run_parts(monkeypatch, gates.Result(passed=1)) == 1
+    assert "failed: tree: left behind: litter.txt" in capsys.readouterr().out
+
+
+def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gates, "untracked", set)
+    assert run_parts(monkeypatch, gates.Result(passed=1)) == 0
+    assert capsys.readouterr().out.endswith("\n2 passed, 0 failed\n")
