@@ -225,7 +225,7 @@ def test_an_environment_holds_its_lock_and_nothing_else(tmp_path: Path, index: I
     request = make_request(tmp_path, index, lock, **changes)
     result = ensure(request, rebuild=False, check_mode=False)
     assert result["changed"]
-    assert result["state"] == "absent"
+    assert result["found"] == "absent"
     assert result["distributions"] == ["demo-engine==1.0", "demo-tool==0.3", "engine==1.0+cpu"]
     assert result["diff"]["after"] == "demo-engine==1.0\ndemo-tool==0.3\nengine==1.0+cpu\n"
     assert result["builder"].startswith(builder)
@@ -248,8 +248,57 @@ def test_an_environment_holds_its_lock_and_nothing_else(tmp_path: Path, index: I
 
     again = ensure(replace(request, requirements="", uv="/no/such/uv"), rebuild=False, check_mode=False)
     assert not again["changed"]
-    assert again["state"] == "sealed"
+    assert again["found"] == "sealed"
     assert "diff" not in again
+
+
+def ask_ansible(request: env.Request, lock: Path, *options: str) -> dict[str, Any]:
+    """The module through its action plugin, on this machine; the result as Ansible prints it."""
+    arguments = {
+        **{name: getattr(request, name) for name in ("path", "digest", "python", "uv", "index_url", "cache")},
+        "lock": str(lock),
+    }
+    variables = json.dumps(
+        {"ansible_python_interpreter": sys.executable, "ansible_remote_tmp": str(lock.parent / "tmp")}
+    )
+    program = str(Path(sys.executable).with_name("ansible"))
+    argv = [program, "localhost", "-i", "localhost,", "-c", "local", "-e", variables, *options]
+    argv += ["-m", "enplace.inference.environment", "-a", json.dumps(arguments)]
+    surroundings = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTION.parents[2]),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+    }
+    said = subprocess.run(argv, env=surroundings, cwd=lock.parent, capture_output=True, text=True, check=False)
+    _before, mark, text = said.stdout.rpartition(" => {")
+    assert mark, said.stdout + said.stderr
+    result: dict[str, Any] = json.loads("{" + text[: text.rindex("}") + 1])
+    return result
+
+
+def test_through_ansible_the_lock_travels_only_to_build(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    lock = Path(request.requirements)
+    check = ask_ansible(request, lock, "--check", "--diff")
+    assert (check["changed"], check["found"]) == (True, "absent")
+    assert check["distributions"] == ["demo-engine==1.0"]
+    assert leftovers(request) == []
+    first = ask_ansible(request, lock)
+    assert (first["changed"], first["found"], first["environment"]) == (True, "absent", request.path)
+    second = ask_ansible(request, lock)
+    assert (second["changed"], second["found"]) == (False, "sealed")
+    assert second["distributions"] == first["distributions"] == check["distributions"]
+    assert list((tmp_path / "tmp").glob("*/requirements*")) == [], "the transferred lock is removed"
+    shutil.rmtree(request.path)
+    shutil.rmtree(request.cache)
+    index.wheels["demo-engine"].unlink()
+    broken = ask_ansible(request, lock)
+    assert (broken["changed"], broken["found"]) == (False, "absent")
+    assert broken["failure"]["what"].startswith("the environment could not be built")
+    lock.write_text("demo-engine==1.0\n")
+    unpinned = ask_ansible(request, lock)
+    assert "not pinned by version and hash" in unpinned["msg"]
 
 
 def test_the_same_lock_gives_the_same_seal(tmp_path: Path, index: Index) -> None:
@@ -286,7 +335,7 @@ def test_what_a_cut_run_left_is_built_anew(tmp_path: Path, index: Index) -> None
     assert env.inspect(request.path).state == "unfinished"
     result = ensure(request, rebuild=False, check_mode=False)
     assert result["changed"]
-    assert result["state"] == "unfinished"
+    assert result["found"] == "unfinished"
     assert env.inspect(request.path).state == "sealed"
     assert not (Path(request.path) / "stray").exists()
 

@@ -124,4 +124,4 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(folder)
         # The first call knows what was found, the second what came of it.
-        return {**result, "changed": False, **built, "state": result["state"]}
+        return {**result, "changed": False, **built, "found": result["found"]}

@@ -127,7 +127,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-path:
+environment:
   description: The environment's folder.
   returned: always
   type: str
@@ -135,8 +135,8 @@ digest:
   description: Its digest.
   returned: always
   type: str
-state:
-  description: What was found. One of V(absent), V(unfinished), V(sealed), V(drifted).
+found:
+  description: What was there before. One of V(absent), V(unfinished), V(sealed), V(drifted).
   returned: always
   type: str
 python:
@@ -211,9 +211,10 @@ def ensure(request: env.Request, rebuild: bool, check_mode: bool) -> dict[str, t
     state = env.inspect(request.path)
     result: dict[str, t.Any] = {
         "changed": state.state != "sealed",
-        "path": request.path,
+        # Not "path" and "state": to a result with a path Ansible adds what it finds there, under names such as state.
+        "environment": request.path,
         "digest": request.digest,
-        "state": state.state,
+        "found": state.state,
     }
     if state.drift:
         result["drift"] = [drift.as_dict() for drift in state.drift]
