@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a converged run on the demo host, which `make demo` has made. Times of this machine mean little; the ratios do."""
+"""Measure a converged run on the demo host, which `make demo` has made.
+
+Times of one machine mean little elsewhere; the ratios and the counts do.
+"""
 
 from __future__ import annotations
 

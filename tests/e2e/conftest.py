@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of the end-to-end tests. They begin bare; the demo's own host is used, so that what is tested is what is shown."""
+"""Hosts of the end-to-end tests. They begin bare; it is the demo's own host, so what is tested is what is shown."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,19 +56,28 @@ def inventory_for(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def state_of(lab: Lab, host: str) -> dict[str, str]:
-    """What a run could change on a host, each part as a digest: files (with owner, mode, size), packages, users, units."""
+def state_of(lab: Lab, host: str) -> list[str]:
+    """What a run could change on a host, a line each: files (owner, mode, size), packages, users, units."""
     commands = {
-        # A package index or a log that changes by itself is not a change of the host.
-        "files": "find /etc /opt /usr /home /root /var/lib/enplace /var/cache/enplace -xdev -not -path '/var/cache/enplace/uv/*'"
-        " -not -path '/etc/systemd/system/*.wants*' -printf '%p %u %g %m %s %l\\n' 2>/dev/null | sort",
-        "packages": "dpkg-query -W",
-        "users": "getent passwd; getent group",
-        "units": "systemctl list-unit-files --no-legend 'enplace*' | sort; systemctl list-units --no-legend --all 'enplace*' | sort",
+        # Compiled Python files are written by whoever imports a module first, uv's cache is shared with other
+        # hosts, and sudo notes its first use.
+        "file": "find /etc /opt /usr /home /root /var/lib/enplace /var/cache/enplace -xdev"
+        " -not -path '/var/cache/enplace/uv/*' -not -path '*/__pycache__*' -not -name .sudo_as_admin_successful"
+        " -printf '%p %u %g %m %s %l\\n' | sort",
+        "package": "dpkg-query -W",
+        "user": "getent passwd; getent group",
+        "unit": "systemctl list-unit-files --no-legend 'enplace*' | sort;"
+        " systemctl show --property Id,ActiveState,InvocationID 'enplace*'",
     }
-    state = {}
-    for name, command in commands.items():
-        done = lab.exec(host, ["sh", "-c", command])
-        assert name == "units" or done.stdout, f"{name}: nothing was found, so nothing could be compared"
-        state[name] = hashlib.sha256(done.stdout.encode()).hexdigest()[:16] + f" {len(done.stdout.splitlines())} lines"
+    state = []
+    for kind, command in commands.items():
+        lines = lab.exec(host, ["sh", "-c", command]).stdout.splitlines()
+        assert kind == "unit" or lines, f"{kind}: nothing was found, so nothing could be compared"
+        state += [f"{kind} {line}" for line in lines]
     return state
+
+
+def changes(before: list[str], after: list[str]) -> list[str]:
+    """What went and what came between two states; empty where nothing did."""
+    old, new = set(before), set(after)
+    return [f"- {line}" for line in before if line not in new] + [f"+ {line}" for line in after if line not in old]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +59,8 @@ def play(
         project_dir=str(folder),
         playbook=playbook,
         cmdline=" ".join(("-vvv", *arguments)),
-        envvars=environment or {},
+        # The checkout's own Ansible, whatever the shell's PATH says.
+        envvars={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(environment or {})},
         quiet=True,
         rotate_artifacts=1,
     )

@@ -22,7 +22,8 @@ NAME = f"enplace-{SLUG}.service"
 OUT = f"/var/cache/enplace/{SLUG}/seen.json"
 PROGRAM = (
     "import json, os, sys\n"
-    f"json.dump({{'argv': sys.argv[1:], 'env': {{k: v for k, v in os.environ.items() if k[:2] == 'T_'}}}}, open('{OUT}', 'w'))"
+    "own = {name: value for name, value in os.environ.items() if name.startswith('T_')}\n"
+    f"json.dump({{'argv': sys.argv[1:], 'env': own}}, open('{OUT}', 'w'))\n"
 )
 
 

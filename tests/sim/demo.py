@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: from nothing to a served, checked model on a test host of this machine, through the same site.yml as anywhere.
+"""The demo: from nothing to a served, checked model on a test host of this machine, through the real site.yml.
 
 Run by `make demo`. Exits non-zero when any step fails, and prints only what was measured.
 """

@@ -21,6 +21,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers as the server was told."""
+
     server: Server
 
     def do_GET(self) -> None:

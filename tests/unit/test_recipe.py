@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_a_missing_recipe_is_named_with_what_there_is(tmp_path: Path) -> None:
 
 
 def test_a_missing_engine_is_named_with_what_there_is() -> None:
-    with pytest.raises(RecipeError, match="vllm 0.28.0"):
+    with pytest.raises(RecipeError, match=r"vllm 0\.28\.0"):
         load_engine("vllm", "0.28.1")
 
 
@@ -141,7 +142,6 @@ def test_wrong_types_anywhere_never_end_in_a_traceback(tmp_path: Path, data: st.
         target = target[key]
     target[key] = data.draw(VALUES)
     path = place(tmp_path, yaml.safe_dump(recipe, allow_unicode=True))
-    try:
+    # A traceback of any other kind fails the test; that the message names the file is tested above.
+    with contextlib.suppress(RecipeError):
         load_recipe(path)
-    except RecipeError as error:
-        assert str(path) in str(error)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 
 def systemd_words(line: str) -> list[str]:
-    """An independent reading of systemd.syntax(7) quoting: words, C escapes, then %% and $$ (see systemd.service(5))."""
+    """An independent reading of systemd.syntax(7): words and C escapes; %% and $$ are left for the caller."""
     words: list[str] = []
     position = 0
     while position < len(line):

@@ -73,9 +73,9 @@ def main() -> int:
     options = parser.parse_args()
     start = time.monotonic()
     ok, reason = wait(options.url, options.model, options.deadline)
-    print(f"enplace: {'ready' if ok else 'not ready'} after {time.monotonic() - start:.1f} s: {reason}", flush=True)
+    sys.stdout.write(f"enplace: {'ready' if ok else 'not ready'} after {time.monotonic() - start:.1f} s: {reason}\n")
     return 0 if ok else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases of one recipe on one host: stage the files, switch the unit, wait for a real answer, seal, or go back.
 
-A release is a directory that is never edited once it is complete. `current` beside it names the release that was verified
-last; it moves only when the checks have passed, so going back is: install the unit that `current` holds, and start it.
-Standard library only.
+A release is a directory that is never edited once it is complete. `current` beside it names the release that was
+verified last; it moves only when the checks have passed, so going back is: install the unit that `current` holds, and
+start it. Standard library only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Systemd:
             raise Failure(f"systemctl {' '.join(arguments)} failed", found=done.said(), detail=done.tail())
 
     def show(self, unit: str) -> dict[str, str]:
-        """State of a unit that may not exist: ActiveState, SubState, UnitFileState, Result, NRestarts, InvocationID, ..."""
+        """State of a unit that may not exist, in systemd's own names: ActiveState, UnitFileState, InvocationID, ..."""
         names = "ActiveState,SubState,UnitFileState,Result,NRestarts,InvocationID,ExecMainStatus"
         done = self.ask("systemctl", "show", "--property", names, unit)
         if not done.ok:
@@ -97,7 +97,7 @@ class State:
 
 
 def read_text(path: Path) -> str:
-    """A file's text, or nothing when it does not exist. Bytes that are not UTF-8 differ from every release: replaced."""
+    """A file's text, or nothing when it does not exist. Bytes that are not UTF-8 are replaced: no release has them."""
     try:
         return path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:

@@ -8,8 +8,8 @@ Quoting rules: systemd.service(5) "Command lines", systemd.syntax(7), systemd.un
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 # A character outside this set needs no quotes anywhere in a unit file.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@")
@@ -44,8 +44,8 @@ def _quote(text: str, *, dollar: bool) -> str:
 def quote_argument(text: str) -> str:
     """One word of an ExecStart= line such that the program receives exactly `text`.
 
-    Specifiers (%) and variables ($) are kept literal. Raises ValueError for a NUL byte, UnicodeEncodeError for text that
-    is not valid Unicode.
+    Specifiers (%) and variables ($) are kept literal. Raises ValueError for a NUL byte, UnicodeEncodeError for text
+    that is not valid Unicode.
     """
     return _quote(text, dollar=True)
 
@@ -86,22 +86,17 @@ class Unit:
     ready_argv: Sequence[str]
     environment: Mapping[str, str]
     ready_timeout_s: int
-    read_only_paths: Sequence[str] = field(default_factory=tuple)
     accelerator: str = "cpu"
 
 
-def _command(argv: Iterable[str]) -> str:
-    # One flag a line: the unit is read by people, and a changed flag is a changed line in a diff. A flag's values stay
-    # beside it.
-    lines: list[str] = []
-    for word in argv:
-        quoted = quote_argument(word)
-        if lines and not word.startswith("--") and lines[-1].startswith("--"):
-            lines[-1] += " " + quoted
-        elif len(lines) == 1 and not word.startswith("--"):
-            lines[-1] += " " + quoted
+def _command(argv: Sequence[str]) -> str:
+    # One flag a line, its values beside it: people read the unit, and a changed flag is one changed line in a diff.
+    lines = [quote_argument(argv[0])]
+    for word in argv[1:]:
+        if word.startswith("--"):
+            lines.append(quote_argument(word))
         else:
-            lines.append(quoted)
+            lines[-1] += " " + quote_argument(word)
     return " \\\n    ".join(lines)
 
 

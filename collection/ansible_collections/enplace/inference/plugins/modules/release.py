@@ -9,8 +9,8 @@ module: release
 short_description: Bring a release of a recipe into service, seal it, or go back
 version_added: "1.0.0"
 description:
-  - Stages the files of a release in a directory named by its digest, installs its systemd unit, starts it and waits until it
-    has answered a real completion.
+  - Stages the files of a release in a directory named by its digest, installs its systemd unit, starts it and waits
+    until it has answered a real completion.
   - A start that fails puts the last verified release back and starts it again.
   - A unit is enabled for boot only by O(state=sealed), which is asked for after its checks have passed.
 options:
@@ -91,7 +91,6 @@ detail:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.enplace.inference.plugins.module_utils import release as releases
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 
@@ -130,7 +129,7 @@ def main() -> None:
     missing = {releases.UNIT, releases.MANIFEST} - set(options["files"])
     if missing:
         module.fail_json(
-            msg=f"files: {', '.join(sorted(missing))} is missing; a release has at least {releases.UNIT} and {releases.MANIFEST}"
+            msg=f"files: {', '.join(sorted(missing))} is missing; a release has {releases.UNIT} and {releases.MANIFEST}"
         )
     release = releases.Release(Path(options["path"]), options["unit"], options["files"], options["ready_timeout_s"])
     systemd = releases.Systemd()
@@ -154,7 +153,7 @@ def main() -> None:
             if options["state"] == "sealed":
                 if not state.serving:
                     module.fail_json(
-                        msg=f"{release.unit}: release {release.path.name} does not run, so it cannot be sealed; start it and verify it first",
+                        msg=f"{release.unit}: release {release.path.name} does not run; start it, verify it, seal it",
                         plan=plan,
                     )
                 releases.seal(release, systemd)

@@ -9,12 +9,13 @@ module: resolve
 short_description: Turn a recipe and a host into a plan, or say why it cannot work
 version_added: "1.0.0"
 description:
-  - Reads the recipe that C(enplace_recipe) names, checks it completely, asks the host for its facts in one execution, and
-    returns the plan of the release with the options of every role.
+  - Reads the recipe that C(enplace_recipe) names, checks it completely, asks the host for its facts in one execution,
+    and returns the plan of the release with the options of every role.
   - Fails with every problem at once (recipe, inventory, host) before anything is changed.
-  - Reads the host's inventory variables C(enplace_recipe), C(enplace_recipe_folders), C(enplace_listen), C(enplace_port),
-    C(enplace_allow_unauthenticated), C(enplace_hub_endpoint), C(enplace_hub_token_file), C(enplace_find_links),
-    C(enplace_index_url), C(enplace_ca_bundle) and C(enplace_reports_dir). Any other C(enplace_) variable is an error.
+  - Reads the host's inventory variables C(enplace_recipe), C(enplace_recipe_folders), C(enplace_listen),
+    C(enplace_port), C(enplace_allow_unauthenticated), C(enplace_hub_endpoint), C(enplace_hub_token_file),
+    C(enplace_find_links), C(enplace_index_url), C(enplace_ca_bundle) and C(enplace_reports_dir).
+    Any other C(enplace_) variable is an error.
 options:
   python:
     description: The host's Python that environments are made with.

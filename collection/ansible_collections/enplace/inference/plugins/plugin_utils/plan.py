@@ -61,7 +61,7 @@ SETTINGS: dict[str, Setting] = {
 def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The enplace_* variables of a host, checked and completed with defaults.
 
-    An unknown enplace_ name is an error, since a misspelt setting that is ignored is a wrong server. Raises RecipeError.
+    An unknown enplace_ name is an error: a misspelt setting that is ignored is a wrong server. Raises RecipeError.
     """
     problems = []
     settings = {name: setting.default for name, setting in SETTINGS.items()}
@@ -467,7 +467,8 @@ def _judge_port(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) ->
         if listener["unit"] == plan["unit"] or not _overlap(plan["listen"], listener["address"]):
             continue
         command = listener["command"][:80] or "a process"
-        holder = f"{command} (pid {listener['pid'] or 'unknown'}, unit {listener['unit'] or 'none'}) listens on {listener['address']}:{listener['port']}"
+        holder = f"{command} (pid {listener['pid'] or 'unknown'}, unit {listener['unit'] or 'none'})"
+        holder += f" listens on {listener['address']}:{listener['port']}"
         problems.append(
             Problem(
                 f"{host} port {plan['port']}",
@@ -564,7 +565,7 @@ def _gb(size: int) -> str:
 
 def snapshot_of(weights: Mapping[str, Any]) -> Path:
     """Where the hub's cache layout puts a repository at a revision."""
-    return HUB_CACHE / f"models--{weights['repository'].replace('/', '--')}" / "snapshots" / weights["revision"]
+    return HUB_CACHE / f"models--{weights['repository'].replace('/', '--')}" / "snapshots" / str(weights["revision"])
 
 
 def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import validate_checks
 
 try:
@@ -101,7 +100,7 @@ class Recipe:
 
 
 def field_name(key: Iterable[str | int]) -> str:
-    """`variants.cpu.checks[2].top` for ("variants", "cpu", "checks", 2, "top"); `(the whole file)` for the empty key."""
+    """`variants.cpu.checks[2].top` for ("variants", "cpu", "checks", 2, "top"); the empty key is the whole file."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
@@ -236,7 +235,7 @@ def validate(document: Document) -> list[Problem]:
                 )
             ]
         )
-    problems = []
+    problems: list[Problem] = []
     for error in jsonschema.Draft202012Validator(schema()).iter_errors(document.data):
         problems.extend(_explain(document, error))
     if not problems:
@@ -296,7 +295,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
     expected = {
         "type": lambda v: f"a value of type {v if isinstance(v, str) else ' or '.join(v)}",
         "enum": lambda v: "one of " + ", ".join(map(str, v)),
-        "const": lambda v: json.dumps(v),
+        "const": json.dumps,
         "pattern": lambda v: f"text that matches {v}",
         "minimum": lambda v: f"at least {v}",
         "maximum": lambda v: f"at most {v}",
