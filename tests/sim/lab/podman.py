@@ -176,6 +176,8 @@ class Podman:
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("CONTAINER_", "CONTAINERS_"))},
             "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
+            # What podman 5 says at each command on the older cgroup layouts.
+            "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
         }

@@ -12,7 +12,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -292,7 +292,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
                 f"a name that matches {error.validator_value}",
             )
         return
-    expected = {
+    wording: dict[str, Callable[[Any], str]] = {
         "type": lambda v: f"a value of type {v if isinstance(v, str) else ' or '.join(v)}",
         "enum": lambda v: "one of " + ", ".join(map(str, v)),
         "const": json.dumps,
@@ -303,15 +303,10 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         "minProperties": lambda v: f"at least {v} entry",
         "minLength": lambda v: f"at least {v} character(s)",
         "maxLength": lambda v: f"at most {v} characters",
-    }.get(
-        error.validator,
-        lambda v: (
-            "true/false, a number, text, a list of these, or a mapping"
-            if error.validator == "anyOf"
-            else json.dumps(v)[:120]
-        ),
-    )
-    yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected(error.validator_value))
+        "anyOf": lambda v: "true or false, a number, text, a list of these, or a mapping",
+    }
+    expected = wording.get(str(error.validator), _short)(error.validator_value)
+    yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected)
 
 
 def _short(value: Any) -> str:
