@@ -78,10 +78,10 @@ def _through_sudo() -> None:
     sudo = shutil.which("sudo")
     if sudo is None:
         return
-    if not sys.stdin.isatty():
-        # Nobody is there to be asked for a password: without the right to do without, say what is needed instead.
-        if subprocess.run([sudo, "--non-interactive", "true"], capture_output=True, check=False).returncode != 0:
-            return
+    # Where nobody is there to be asked for a password, and sudo asks for one, say what is needed instead.
+    without_password = [sudo, "--non-interactive", "true"]
+    if not sys.stdin.isatty() and subprocess.run(without_password, capture_output=True, check=False).returncode != 0:
+        return
     _say("test hosts need root: running through sudo")
     kept = [f"{name}={os.environ[name]}" for name in _KEPT if name in os.environ]
     os.chdir(CHECKOUT)
