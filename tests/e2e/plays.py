@@ -64,7 +64,9 @@ def play(
         quiet=True,
         rotate_artifacts=1,
     )
-    result = Play(runner.rc, runner.stdout.read(), time.monotonic() - begin)
+    # The runner forces colours.
+    text = re.sub(r"\x1b\[[0-9;]*m", "", runner.stdout.read())
+    result = Play(runner.rc, text, time.monotonic() - begin)
     for event in runner.events:
         data = event.get("event_data", {})
         if event["event"] == "runner_on_ok" and data["res"].get("changed"):
