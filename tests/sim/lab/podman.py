@@ -306,7 +306,7 @@ class Podman:
         everything was killed at once (the end of a CI job, say), nobody writes, and the host could neither be
         started nor stopped.
         """
-        found = False
+        buried = []
         for entry in listed:
             if entry["State"] not in ("running", "stopping") or _is_alive(int(entry["Pid"])):
                 continue
@@ -315,8 +315,11 @@ class Podman:
                 record.parent.mkdir(exist_ok=True)
                 # As the monitor writes it: the exit status of a process that was killed.
                 write_atomically(record, "137", mode=0o600)
-                found = True
-        return found
+                buried.append(entry["Id"])
+        if buried:
+            # This is what makes podman look; listing alone does not, in every version.
+            self.run("container", "inspect", *buried)
+        return bool(buried)
 
     def network_subnets(self) -> list[str]:
         """The subnets of all networks of ours, in CIDR form, whichever checkout they belong to."""
