@@ -3,7 +3,7 @@
 
 UV := tests/sim/uv
 PYTHON := $(UV) run --locked python
-PARTS := lint sanity unit integration molecule e2e
+PARTS := lint sanity unit molecule e2e integration
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test $(PARTS) bench docs setup clean
@@ -20,9 +20,9 @@ test: setup ## everything: all of the following parts, each to its end
 lint: ## ruff, mypy, yamllint, ansible-lint, argument specs, changelog
 sanity: ## ansible-test sanity
 unit: ## the logic
-integration: ## the test hosts and the simulated hub
 molecule: ## each role on a test host
 e2e: ## a bare test host to a served model, and all that can go wrong
+integration: ## the test hosts, the simulated hub, the smoke model's build
 $(PARTS): setup
 	@$(PYTHON) -m tests.gates $@
 
