@@ -136,7 +136,7 @@ def molecule() -> Result:
 
 def e2e() -> Result:
     result = pytest("tests/e2e")()
-    # What builds the smoke model needs torch, and the demo host now has it. On its own, the integration part skips that.
+    # The build of the smoke model needs torch, and the demo host now has it; on its own, the next part skips that.
     os.environ.setdefault("ENPLACE_ENGINE_HOST", "demo1")
     return result
 
