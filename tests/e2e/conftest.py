@@ -59,10 +59,9 @@ def inventory_for(tmp_path: Path) -> Callable[[str], Path]:
 def state_of(lab: Lab, host: str) -> list[str]:
     """What a run could change on a host, a line each: files (owner, mode, size), packages, users, units."""
     commands = {
-        # Compiled Python files are written by whoever imports a module first, uv's cache is shared with other
-        # hosts, and sudo notes its first use.
-        "file": "find /etc /opt /usr /home /root /var/lib/enplace /var/cache/enplace -xdev"
-        " -not -path '/var/cache/enplace/uv/*' -not -path '*/__pycache__*' -not -name .sudo_as_admin_successful"
+        # Compiled Python files are written by whoever imports a module first, and sudo notes its first use.
+        "file": "find /etc /opt /usr /home /root /var/lib/enplace -xdev"
+        " -not -path '*/__pycache__*' -not -name .sudo_as_admin_successful"
         " -printf '%p %u %g %m %s %l\\n' | sort",
         "package": "dpkg-query -W",
         "user": "getent passwd; getent group",

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from ansible_collections.enplace.inference.plugins.module_utils.ready import answers, wait
+from ansible_collections.enplace.inference.plugins.module_utils.ready import alive, answers, wait
 
 
 class Server(ThreadingHTTPServer):
@@ -93,6 +96,17 @@ def test_an_open_port_alone_is_not_ready() -> None:
     ok, reason = wait("http://127.0.0.1:9", "org/model", 0.2, pause_s=0.05)
     assert not ok
     assert "refused" in reason
+    assert alive(os.getpid())
+
+
+def test_a_process_that_has_ended_is_not_waited_for() -> None:
+    process = subprocess.Popen(["true"])
+    time.sleep(0.3)
+    # Not collected yet: its entry in /proc is still there.
+    assert not alive(process.pid)
+    assert wait("http://127.0.0.1:9", "org/model", 60, pid=process.pid)[1].endswith("has ended")
+    process.wait()
+    assert not alive(process.pid)
 
 
 def test_the_proxy_of_the_environment_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

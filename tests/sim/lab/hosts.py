@@ -278,6 +278,7 @@ class Lab:
         """
         existing = [host.name for host in self.hosts()]
         self._remove([name for name in existing if everything or name in names])
+        self._forget_connections()
 
     def stop(self, name: str, *, power_cut: bool = False) -> None:
         """Shut a host down in order, or, with ``power_cut``, kill everything on it at once."""
@@ -289,6 +290,7 @@ class Lab:
             self.podman.run("wait", host.container)
         else:
             self.podman.run("stop", host.container)
+        self._forget_connections()
 
     def start(self, name: str) -> Host:
         """Start a stopped host and wait until ssh answers; services may still be starting then."""
@@ -537,6 +539,11 @@ class Lab:
             found=f"{len(used)} hosts",
             todo="remove hosts: python -m tests.sim.lab down HOST",
         )
+
+    def _forget_connections(self) -> None:
+        """Ansible's open connections may lead to a host that is no more; without their sockets it opens new ones."""
+        for socket in (self.folder / "cp").glob("*"):
+            socket.unlink(missing_ok=True)
 
     def _remove(self, names: Sequence[str]) -> None:
         with locked(self.podman.lock):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -54,10 +55,26 @@ def answers(url: str, model: str, timeout_s: float) -> tuple[bool, str]:
     return True, f"{generated} token generated"
 
 
-def wait(url: str, model: str, deadline_s: float, *, pause_s: float = 1.0) -> tuple[bool, str]:
-    """Ask until the server answers or `deadline_s` seconds have passed; the last reason is returned."""
+def alive(pid: int) -> bool:
+    """Whether a process still runs. One that has ended and waits to be collected does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            state = stream.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")
+
+
+def wait(url: str, model: str, deadline_s: float, *, pid: int = 0, pause_s: float = 1.0) -> tuple[bool, str]:
+    """Ask until the server answers, `deadline_s` seconds have passed, or its process `pid` (0: not watched) has ended.
+
+    The last reason is returned.
+    """
     end = time.monotonic() + deadline_s
     while True:
+        # systemd itself goes on waiting for this program when the main process ends before it.
+        if pid and not alive(pid):
+            return False, f"the server's process {pid} has ended"
         left = end - time.monotonic()
         ok, reason = answers(url, model, max(left, 1.0))
         if ok or time.monotonic() + pause_s >= end:
@@ -72,7 +89,9 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, required=True, help="seconds")
     options = parser.parse_args()
     start = time.monotonic()
-    ok, reason = wait(options.url, options.model, options.deadline)
+    # Set by systemd for ExecStartPost.
+    pid = int(os.environ.get("MAINPID", "0"))
+    ok, reason = wait(options.url, options.model, options.deadline, pid=pid)
     sys.stdout.write(f"enplace: {'ready' if ok else 'not ready'} after {time.monotonic() - start:.1f} s: {reason}\n")
     return 0 if ok else 1
 
