@@ -542,8 +542,8 @@ class Lab:
 
     def _forget_connections(self) -> None:
         """Ansible's open connections may lead to a host that is no more; without their sockets it opens new ones."""
-        for socket in (self.folder / "cp").glob("*"):
-            socket.unlink(missing_ok=True)
+        for entry in (self.folder / "cp").glob("*"):
+            entry.unlink(missing_ok=True)
 
     def _remove(self, names: Sequence[str]) -> None:
         with locked(self.podman.lock):
