@@ -232,7 +232,7 @@ def test_a_wrong_sha256_leaves_the_server_as_it_was(lab: Lab, demo: str, run: Ru
     recipe: Any = yaml.safe_load((RECIPES / "enplace" / "smoke" / "recipe.yaml").read_text(encoding="utf-8"))
     entry = next(f for f in recipe["variants"]["cpu"]["weights"]["files"] if f["path"] == "model.safetensors")
     before = state_of(lab, demo)
-    wrong = "0" * 64
+    wrong = "ab" * 32
     result = run("-l", demo, *folder_with(tmp_path, lambda text: text.replace(entry["sha256"], wrong)))
     assert result.rc != 0
     for part in ("model.safetensors", wrong, entry["sha256"], "what to do"):

@@ -66,7 +66,7 @@ def test_an_unknown_key_is_named_with_its_line_and_a_suggestion(tmp_path: Path) 
         ("check: identity", "check: identidy", "did you mean identity?"),
         ("top: 20", "topp: 20", "variants.cpu.checks[3].topp"),
         ("name: enplace/smoke\n", "name: enplace/smok\n", "differs from the folder"),
-        ('VLLM_CPU_KVCACHE_SPACE: "1"', "VLLM_CPU_KVCACHE_SPACE: 1", "a value of type string"),
+        ('VLLM_CPU_KVCACHE_SPACE: "1"', "VLLM_CPU_KVCACHE_SPACE: 1", "put the value in quotes"),
         ("enforce-eager: true", "enforce-eager: '{{ lookup(1) }}'", "literal, never templated"),
         ("path: config.json", "path: ../config.json", "text that matches"),
         ("path: config.json", "path: chat_template.jinja", "the file is listed twice"),

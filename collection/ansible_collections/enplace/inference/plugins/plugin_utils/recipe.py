@@ -306,7 +306,12 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         "anyOf": lambda v: "true or false, a number, text, a list of these, or a mapping",
     }
     expected = wording.get(str(error.validator), _short)(error.validator_value)
-    yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected)
+    # YAML reads a bare 0123 or 1.0 as a number.
+    unquoted = (
+        error.validator == "type" and error.validator_value == "string" and not isinstance(error.instance, (dict, list))
+    )
+    todo = "put the value in quotes" if unquoted else ""
+    yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected, todo)
 
 
 def _short(value: Any) -> str:
