@@ -148,20 +148,6 @@ def test_a_host_without_a_network_is_left_as_it_was(lab: Lab, run: Run, inventor
     lab.down("closed")
 
 
-def test_a_machine_without_podman_is_told_so(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.lab", "up", "demo9"],
-        cwd=ROOT,
-        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "podman" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_check_mode_on_a_bare_host_changes_nothing_and_tells_what_would_change(lab: Lab, demo: str, run: Run) -> None:
     before = state_of(lab, demo)
     result = run("-l", demo, "--check", "--diff")
