@@ -188,6 +188,8 @@ def test_settings_of_others_are_left_alone() -> None:
     assert planner.read_settings({"enplace_recipe": "a/b", "ansible_host": "x", "my_enplace_x": 1})["recipe"] == "a/b"
 
 
-def test_the_documentation_names_every_setting() -> None:
-    text = " ".join(yaml.safe_load(documentation.DOCUMENTATION)["description"])
-    assert set(re.findall(r"C\(enplace_(\w+)\)", text)) == set(planner.SETTINGS)
+def test_the_documentation_names_every_setting_with_its_default() -> None:
+    lines = yaml.safe_load(documentation.DOCUMENTATION)["description"]
+    found = [re.match(r"C\(enplace_(\w+)\), (required|optional|default V\((.*?)\)) - .", line) for line in lines]
+    told = {match[1]: match[3] and yaml.safe_load(match[3]) for match in found if match}
+    assert told == {name: setting.default for name, setting in planner.SETTINGS.items()}

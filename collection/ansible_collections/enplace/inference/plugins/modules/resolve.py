@@ -12,10 +12,23 @@ description:
   - Reads the recipe that C(enplace_recipe) names, checks it completely, asks the host for its facts in one execution,
     and returns the plan of the release with the options of every role.
   - Fails with every problem at once (recipe, inventory, host) before anything is changed.
-  - Reads the host's inventory variables C(enplace_recipe), C(enplace_recipe_folders), C(enplace_listen),
-    C(enplace_port), C(enplace_allow_unauthenticated), C(enplace_hub_endpoint), C(enplace_hub_token_file),
-    C(enplace_find_links), C(enplace_index_url), C(enplace_ca_bundle) and C(enplace_reports_dir).
-    Any other C(enplace_) variable is an error.
+  - The host's inventory variables that it reads follow. Any other C(enplace_) variable is an error.
+  - C(enplace_recipe), required - what the host serves, as C(<org>/<model>:<variant>).
+  - C(enplace_recipe_folders), default V([]) - folders on the controller with recipes of your own, searched before
+    those of the collection; a relative one begins at the current folder.
+  - C(enplace_listen), default V(127.0.0.1) - the address the server binds to.
+  - C(enplace_port), default V(8000) - the port the server binds to.
+  - C(enplace_allow_unauthenticated), default V(false) - says that everybody who reaches an address beyond
+    loopback may use the server. Without it such an address is refused.
+  - C(enplace_hub_endpoint), default V(https://huggingface.co) - where weights are downloaded from.
+  - C(enplace_hub_token_file), optional - a file on the host, mode 0600, that holds the hub's token.
+  - C(enplace_find_links), default V([]) - folders on the host, or URLs, with wheels that are tried besides the
+    package index.
+  - C(enplace_index_url), optional - the package index, where it is not the tools' own default.
+  - C(enplace_ca_bundle), optional - a file on the host with the CA certificates that downloads trust, where TLS
+    is inspected.
+  - C(enplace_reports_dir), default V(reports) - a folder on the controller; a relative one begins at the current
+    folder.
 options:
   python:
     description: The host's Python that environments are made with.
