@@ -248,6 +248,16 @@ def test_a_wrong_manifest_is_told_apart_from_a_wrong_file(hub: Hub, changed: dic
     assert len(hub.calls()) == 1, "what is known to be wrong is not downloaded again"
 
 
+@pytest.mark.parametrize("changed", [{"model": b"v" * 5000}, {"config": b"{}"}])
+def test_a_wrong_manifest_does_not_make_a_host_forget(hub: Hub, changed: dict[str, bytes]) -> None:
+    hub.ensure()
+    records = {path: path.read_bytes() for path in (hub.cache / weights.VERIFIED_NAME).iterdir()}
+    with pytest.raises(Failure, match="the recipe's manifest does not fit"):
+        hub.ensure([model(**changed)])
+    assert {path: path.read_bytes() for path in (hub.cache / weights.VERIFIED_NAME).iterdir()} == records
+    assert records
+
+
 def test_a_file_the_repository_does_not_have(hub: Hub) -> None:
     (hub.root / "files" / "config.json").unlink()
     with pytest.raises(Failure, match="yet a file is missing") as caught:

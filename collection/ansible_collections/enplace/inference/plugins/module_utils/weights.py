@@ -178,12 +178,21 @@ def examine(cache: str, model: Model, deep: bool = False, remember: bool = True)
         if status.st_size != file.size or digest != file.sha256:
             shown = digest if status.st_size == file.size else ""
             result.append(Found(file, "wrong", status.st_size, shown, verified))
+            if _still_holds(known.get(file.path), status, shown):
+                entries[file.path] = known[file.path]
             continue
         result.append(Found(file, "whole", status.st_size, digest, verified))
         entries[file.path] = _identity(file, status)
     if remember and entries != known and entries:
         _remember(cache, model, entries, [path for path in to_hash if path in entries])
     return result
+
+
+def _still_holds(entry: Mapping[str, Any] | None, status: os.stat_result, digest: str) -> bool:
+    """Whether a record is true of a file that differs from the manifest: then it is the manifest that has changed."""
+    if entry is None or (digest and entry["sha256"] != digest):
+        return False
+    return [entry["bytes"], entry["mtime_ns"], entry["inode"]] == [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _identity(file: File, status: os.stat_result) -> dict[str, Any]:
