@@ -178,8 +178,14 @@ def test_check_mode_told_the_truth(demo: str) -> None:
     assert on_the_host == [FORETOLD_AS.get(task, task) for task in Demo.predicted]
 
 
-def test_the_printed_line_works(lab: Lab, demo: str) -> None:
-    assert ask(f"http://{lab.address(demo)}:8000") == "Paris"
+def test_the_demo_ends_with_a_line_that_works_as_printed(lab: Lab, demo: str) -> None:
+    shown = subprocess.run([sys.executable, "-m", "tests.sim.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "5 of 5 passed" in shown.stdout
+    assert f"address    http://{lab.address(demo)}:8000" in shown.stdout
+    line = shown.stdout.rstrip().splitlines()[-1]
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"] == "Paris"
 
 
 def test_the_server_is_a_unit_of_its_own(lab: Lab, demo: str) -> None:

@@ -74,7 +74,7 @@ def main() -> int:
     print(f"time       {total_s:.0f} s in all, {lab_s:.0f} s of it for the test host")
     print(f"address    {url}")
     print(f"host       ssh -F .lab/ssh_config {HOST}")
-    print(f"\n{curl_line(url, report['model'])}\n", flush=True)
+    print(f"\n{curl_line(url, report['subject']['model'])}\n", flush=True)
     return 0 if passed == len(checks) and checks else 1
 
 
