@@ -179,7 +179,8 @@ def test_check_mode_told_the_truth(demo: str) -> None:
 
 
 def test_the_demo_ends_with_a_line_that_works_as_printed(lab: Lab, demo: str) -> None:
-    shown = subprocess.run([sys.executable, "-m", "tests.sim.demo"], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.sim.demo"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "5 of 5 passed" in shown.stdout
     assert f"address    http://{lab.address(demo)}:8000" in shown.stdout
