@@ -361,16 +361,12 @@ def _discard(cache: str, path: str) -> None:
 
 def _demand_room(request: Request, total: int) -> None:
     room = space(request.cache)
-    # What a cut download left counts: the client goes on where it ended.
-    partial = 0
-    for folder, _folders, names in os.walk(request.cache):
-        partial += sum(_size(os.path.join(folder, name)) for name in names if name.endswith(".incomplete"))
-    needed = max(0, total - partial)
-    if needed > room.free:
+    # What a cut download left does not count: hf 2.4 names its unfinished files anew in every process.
+    if total > room.free:
         raise Failure(
             what="the disk is too small for the weights",
             where=f"{request.cache} (mounted at {room.mount})",
-            expected=f"{sized(needed)} free, for what is still missing",
+            expected=f"{sized(total)} free, for what is still missing",
             found=f"{sized(room.free)} free of {sized(room.total)}",
             todo="free space there, or mount a larger disk",
         )
