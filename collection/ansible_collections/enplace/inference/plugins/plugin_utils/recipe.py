@@ -39,14 +39,33 @@ Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong: where, what was found, what was expected, what to do."""
+class Place:
+    """A value in a file: line and column from 1, 0 where it is not in the file; field as people write it."""
 
-    where: str
+    path: Path
+    line: int
+    column: int
+    field: str
+
+    def __str__(self) -> str:
+        at = f":{self.line}:{self.column}" if self.line else ""
+        return f"{self.path}{at} {self.field}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where, what was found, what was expected, what to do.
+
+    rule and severity: of the linter's rule that found it (see lint.py).
+    """
+
+    where: str | Place
     what: str
     found: str = ""
     expected: str = ""
     todo: str = ""
+    rule: str = "schema"
+    severity: str = "error"
 
     def __str__(self) -> str:
         parts = [f"{self.where}: {self.what}"]
@@ -74,14 +93,14 @@ class Document:
     data: Any
     places: dict[Key, tuple[int, int]]
 
-    def where(self, key: Iterable[str | int]) -> str:
-        """`file:line:column field` of the nearest value that was really in the file."""
+    def place(self, key: Iterable[str | int]) -> Place:
+        """Where the nearest value is that was really in the file."""
         full = tuple(key)
         for size in range(len(full), -1, -1):
             if full[:size] in self.places:
                 line, column = self.places[full[:size]]
-                return f"{self.path}:{line}:{column} {field_name(full)}"
-        return f"{self.path} {field_name(full)}"
+                return Place(self.path, line, column, field_name(full))
+        return Place(self.path, 0, 0, field_name(full))
 
 
 @dataclass(frozen=True)
@@ -240,13 +259,12 @@ def validate(document: Document) -> list[Problem]:
         problems.extend(_explain(document, error))
     if not problems:
         problems = list(_cross_checks(document))
-    order = sorted(set(problems), key=lambda p: (_line_of(p.where), p.where, p.what))
-    return order
+    return sorted(set(problems), key=_order)
 
 
-def _line_of(where: str) -> int:
-    match = re.search(r":(\d+):\d+ ", where + " ")
-    return int(match[1]) if match else 0
+def _order(problem: Problem) -> tuple[int, str, str]:
+    line = problem.where.line if isinstance(problem.where, Place) else 0
+    return line, str(problem.where), problem.what
 
 
 def _explain(document: Document, error: Any) -> Iterator[Problem]:
@@ -256,7 +274,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         for name in error.instance:
             if name not in known:
                 yield Problem(
-                    document.where((*key, name)),
+                    document.place((*key, name)),
                     "unknown key",
                     str(name),
                     did_you_mean(str(name), known),
@@ -267,7 +285,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         for name in error.validator_value:
             if name not in error.instance:
                 yield Problem(
-                    document.where(key),
+                    document.place(key),
                     f"the key {name} is missing",
                     "",
                     f"{name}: ...",
@@ -278,7 +296,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         name = str(error.instance)
         if error.validator == "not":
             yield Problem(
-                document.where((*key, name)),
+                document.place((*key, name)),
                 "is not a recipe's to set",
                 name,
                 "an argument of the model",
@@ -286,7 +304,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
             )
         else:
             yield Problem(
-                document.where((*key, name)),
+                document.place((*key, name)),
                 "is not a valid name",
                 name,
                 f"a name that matches {error.validator_value}",
@@ -311,7 +329,7 @@ def _explain(document: Document, error: Any) -> Iterator[Problem]:
         error.validator == "type" and error.validator_value == "string" and not isinstance(error.instance, (dict, list))
     )
     todo = "put the value in quotes" if unquoted else ""
-    yield Problem(document.where(key), "has a wrong value", _short(error.instance), expected, todo)
+    yield Problem(document.place(key), "has a wrong value", _short(error.instance), expected, todo)
 
 
 def _short(value: Any) -> str:
@@ -325,20 +343,20 @@ def _cross_checks(document: Document) -> Iterator[Problem]:
     folder = "/".join(document.path.resolve().parts[-3:-1])
     if folder != name:
         yield Problem(
-            document.where(("model", "name")), "differs from the folder", name, folder, "rename the folder or the model"
+            document.place(("model", "name")), "differs from the folder", name, folder, "rename the folder or the model"
         )
     for variant_name, variant in data["variants"].items():
         key: Key = ("variants", variant_name)
-        for index, path in _repeated(item["path"] for item in variant["weights"]["files"]):
-            yield Problem(
-                document.where((*key, "weights", "files", index)), "the file is listed twice", path, "each file once"
-            )
+        for model in ("weights", "draft"):
+            for index, path in _repeated(item["path"] for item in variant.get(model, {}).get("files", [])):
+                place = document.place((*key, model, "files", index))
+                yield Problem(place, "the file is listed twice", path, "each file once")
         for text in validate_checks(variant["checks"]):
             match = re.match(r"checks\[(\d+)\](?:\.([A-Za-z0-9_]+))?", text)
-            place: Key = (*key, "checks")
+            at: Key = (*key, "checks")
             if match:
-                place = (*place, int(match[1]), *([match[2]] if match[2] else []))
-            yield Problem(document.where(place), text)
+                at = (*at, int(match[1]), *([match[2]] if match[2] else []))
+            yield Problem(document.place(at), text)
 
 
 def _repeated(values: Iterable[str]) -> Iterator[tuple[int, str]]:
