@@ -20,7 +20,7 @@ from typing import Any
 
 # Part of the digest of a list of checks. Raise it when what any check asks or demands changes: a stored report of the
 # older code is then evidence of something else, and the checks run again.
-REVISION = 1
+REVISION = 2
 
 MAX_TOKENS = 4096
 
@@ -29,8 +29,9 @@ MAX_TOKENS = 4096
 class Parameter:
     """One parameter of a check.
 
-    kind: `text`, `integer`, `number` or `prompts` (a list of {ask: text, expect: [text, ...]}).
-    minimum and maximum: bounds of a number, or of the length of a list; both inclusive.
+    kind: `text`, `pattern` (a regular expression), `integer`, `number`, `flag` (true or false), `lengths` (a list of
+        whole numbers, each once) or `prompts` (a list of {ask: text, expect: [text, ...]}).
+    minimum and maximum: bounds of a number, of each number of `lengths`, or of the count of `prompts`; both inclusive.
     default: the value where the recipe is silent; None where it is found at run time, as the summary says.
     """
 
@@ -65,6 +66,11 @@ class CheckSpec:
             ),
         }
 
+
+# More tokens than any model reads; beyond it a length is a slip of the keyboard.
+MAX_LENGTH = 16_777_216
+# A list of lengths costs a prompt or more for each.
+MAX_LENGTHS = 32
 
 _TEMPERATURE = Parameter("number", "Sampling temperature.", default=0, minimum=0, maximum=2)
 _ASK = Parameter("text", "The prompt.", required=True)
@@ -136,6 +142,117 @@ CHECKS: dict[str, CheckSpec] = {
                 ),
             },
         ),
+        CheckSpec(
+            "tool_call",
+            "With a tool at hand the model calls it, once and with the right arguments; without one it does not.",
+            300,
+            {
+                "calls": Parameter("integer", "Calls, each about another city.", default=5, minimum=1, maximum=16),
+                "temperature": Parameter("number", "Sampling temperature.", default=0.6, minimum=0, maximum=2),
+            },
+        ),
+        CheckSpec(
+            "tool_call_streamed",
+            "A streamed tool call comes in pieces that add up to the call that comes at once.",
+            300,
+        ),
+        CheckSpec(
+            "tool_result",
+            "What a tool returned, random each time, is in the answer.",
+            300,
+            {"rounds": Parameter("integer", "Conversations, each with other values.", default=3, minimum=2, maximum=8)},
+        ),
+        CheckSpec(
+            "prompt_logprobs",
+            "Every token of the prompt comes with its log-probabilities.",
+            300,
+            {
+                "ask": _ASK,
+                "top": Parameter("integer", "Entries for every token.", default=5, minimum=1, maximum=1000),
+            },
+        ),
+        CheckSpec(
+            "json_schema",
+            "A reply under a JSON schema is what the schema says, also where no prompt hints at it.",
+            300,
+        ),
+        CheckSpec(
+            "logit_bias",
+            "A biased token always comes, a banned one never, and no other request's row is touched.",
+            300,
+            {"ask": _ASK},
+        ),
+        CheckSpec(
+            "prefix_cache",
+            "A prompt seen before is read from the prefix cache, and the reply is the same as without it.",
+            1800,
+            {
+                "tokens": Parameter(
+                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=32, maximum=MAX_LENGTH
+                ),
+                "block": Parameter(
+                    "integer",
+                    "Cached tokens must be a multiple of it; the engine's own block size where absent.",
+                    minimum=1,
+                ),
+                "exact": Parameter(
+                    "flag", "Log-probabilities must be equal to the last bit; false: the tokens only.", default=True
+                ),
+            },
+        ),
+        CheckSpec(
+            "needles",
+            "A random code hidden in a long prompt is found, at every depth.",
+            3600,
+            {
+                "tokens": Parameter(
+                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=64, maximum=MAX_LENGTH
+                ),
+                "depths": Parameter("integer", "Depths tried at each length.", default=3, minimum=1, maximum=16),
+            },
+        ),
+        CheckSpec(
+            "draft",
+            "Speculation is at work, and the share of drafted tokens that is accepted is as expected.",
+            600,
+            {
+                "acceptance_min": Parameter(
+                    "number", "Least share of drafted tokens accepted.", required=True, minimum=0, maximum=1
+                ),
+                "acceptance_max": Parameter(
+                    "number",
+                    "Largest share; above it something other than the draft is measured.",
+                    minimum=0,
+                    maximum=1,
+                ),
+                "requests": Parameter("integer", "Replies it is measured over.", default=8, minimum=1, maximum=256),
+            },
+        ),
+        CheckSpec(
+            "kv_pool",
+            "The engine's pool of KV blocks holds as many tokens as the recipe counts on.",
+            60,
+            {
+                "tokens": Parameter("integer", "Least tokens in the pool.", required=True, minimum=1),
+                "concurrency": Parameter(
+                    "number", "Least number of requests of full context that the pool holds.", minimum=0
+                ),
+            },
+        ),
+        CheckSpec(
+            "log_line",
+            "The journal of this run of the unit has a line, or has it not.",
+            60,
+            {
+                "pattern": Parameter("pattern", "Regular expression, searched in every line.", required=True),
+                "absent": Parameter("flag", "No line may match.", default=False),
+            },
+        ),
+        CheckSpec(
+            "healthy",
+            "The server is healthy, still answers, and has not restarted since the first check.",
+            60,
+        ),
     )
 }
 
@@ -166,6 +283,8 @@ def validate_checks(checks: Any) -> list[str]:
             problems.append(f"{where}: the same as checks[{seen[text]}]; name it once")
         seen.setdefault(text, index)
         problems += _problems_of(where, CHECKS[name], item)
+        if name == "draft":
+            problems += _problems_of_window(where, item)
         if name == "known_answers_in_flight" and "prompts" not in item and not any(i < index for i in answers_at):
             problems.append(f"{where}.prompts: missing, and no known_answers before it has any; give one of the two")
     return problems
@@ -236,10 +355,55 @@ def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str
         if not isinstance(value, str):
             return [f"{where}: expected text, found {_kind(value)}" + ("; quote it" if _number(value) else "")]
         return [] if value.strip() else [f"{where}: expected text, found only blanks"]
+    if parameter.kind == "pattern":
+        return _problems_of_pattern(where, value)
+    if parameter.kind == "flag":
+        hint = "; write it without quotes" if isinstance(value, str) else ""
+        return [] if isinstance(value, bool) else [f"{where}: expected true or false, found {_kind(value)}{hint}"]
+    if parameter.kind == "lengths":
+        return _problems_of_lengths(where, parameter, value)
     if not _number(value) or (parameter.kind == "integer" and not isinstance(value, int)):
         expected = "a whole number" if parameter.kind == "integer" else "a number"
         return [f"{where}: expected {expected}, found {_kind(value)}"]
     return _problems_of_bounds(where, parameter, value, str(value))
+
+
+def _problems_of_pattern(where: str, value: Any) -> list[str]:
+    if not isinstance(value, str):
+        return [f"{where}: expected a regular expression as text, found {_kind(value)}"]
+    try:
+        pattern = re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        return [f"{where}: expected a regular expression, found {value!r} ({error}); escape what is meant literally"]
+    if pattern.search("") is not None:
+        return [f"{where}: {value!r} matches an empty line, so it would prove nothing; name words of the line"]
+    return []
+
+
+def _problems_of_lengths(where: str, parameter: Parameter, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        hint = f"; write [{value}]" if _number(value) else ""
+        return [f"{where}: expected a list of whole numbers, found {_kind(value)}{hint}"]
+    if not 1 <= len(value) <= MAX_LENGTHS:
+        return [f"{where}: expected 1 to {MAX_LENGTHS} lengths, found {len(value)}"]
+    problems: list[str] = []
+    for index, length in enumerate(value):
+        here = f"{where}[{index}]"
+        if not _number(length) or not isinstance(length, int):
+            problems.append(f"{here}: expected a whole number, found {_kind(length)}")
+            continue
+        problems += _problems_of_bounds(here, parameter, length, str(length))
+        if length in value[:index]:
+            problems.append(f"{here}: {length} is there already; name each length once")
+    return problems
+
+
+def _problems_of_window(where: str, item: dict[Any, Any]) -> list[str]:
+    least: Any = item.get("acceptance_min")
+    most: Any = item.get("acceptance_max")
+    if _number(least) and _number(most) and least >= most:
+        return [f"{where}.acceptance_max: expected more than acceptance_min ({least}), found {most}"]
+    return []
 
 
 def _problems_of_prompts(where: str, parameter: Parameter, value: Any) -> list[str]:

@@ -242,7 +242,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, A
         if gone:
             results.append(_not_run(item, gone))
             continue
-        check = suite.CLASSES[item["check"]](item, context)
+        check = suite.CLASSES.get(item["check"], suite.Unwritten)(item, context)
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]))
         clock = time.monotonic()
         evidence: dict[str, Any] = {}

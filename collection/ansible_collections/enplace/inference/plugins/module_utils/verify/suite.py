@@ -58,6 +58,22 @@ class Check:
         raise NotImplementedError
 
 
+class Unwritten(Check):
+    """A check that has an entry in the table but no code yet: it fails."""
+
+    demanded = ()
+
+    def __init__(self, parameters: dict[str, Any], context: Context) -> None:
+        super().__init__(parameters, context)
+        self.name = parameters["check"]  # type: ignore[misc]
+
+    def asked(self) -> str:
+        return "nothing"
+
+    def run(self, server: Server) -> dict[str, Any]:
+        raise CheckFailed(f"this release cannot run the check {self.name}", todo="use a release that can")
+
+
 class Identity(Check):
     """The server is what the recipe says, and answers to no other name."""
 
