@@ -1,9 +1,25 @@
 # Copyright (c) 2026, the enplace authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule of the linter, in the order in which findings of equal place are shown."""
+"""Every rule of the linter.
+
+Each module holds the rules of one subject as plain functions, each with its id, its severity, one sentence that says
+what must hold, and where that is known from. A rule gets one variant (see lint.Subject) of a recipe that the schema
+accepts and yields what is wrong. The tests demand a recipe that breaks each rule, and it alone, and one that keeps it.
+"""
 
 from __future__ import annotations
 
 from ..lint import Rule
+from . import asked, figures, fixes, forbid, gaudi, hosts, safety, spark, speculation
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    *hosts.RULES,
+    *gaudi.RULES,
+    *spark.RULES,
+    *speculation.RULES,
+    *fixes.RULES,
+    *safety.RULES,
+    *asked.RULES,
+    *figures.RULES,
+    *forbid.RULES,
+)

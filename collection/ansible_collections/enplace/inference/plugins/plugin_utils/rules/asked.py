@@ -1,0 +1,215 @@
+# Copyright (c) 2026, the enplace authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of checks: each can pass on a right server, and together they prove what a recipe claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..lint import Subject
+from ..recipe import Problem
+from .common import Catalogue, checks, context_of, figures, number_of, on, text_of, tokens_of
+
+catalogue = Catalogue()
+
+# vLLM's default for max-logprobs.
+DEFAULT_MAX_LOGPROBS = 20
+LENGTH_CHECKS = ("prefix_cache", "needles")
+
+
+@catalogue.rule(
+    "check-tool-calls",
+    "error",
+    "Checks of tool calls are asked of a server that parses them.",
+    "vLLM: enable-auto-tool-choice and tool-call-parser",
+)
+def tool_calls(subject: Subject) -> Iterator[Problem]:
+    missing = [
+        flag
+        for flag, there in (
+            ("enable-auto-tool-choice", on(subject, "enable-auto-tool-choice")),
+            ("tool-call-parser", "tool-call-parser" in subject.arguments),
+        )
+        if not there
+    ]
+    # With the first flag alone the server does not start, which is another rule's finding.
+    if missing and missing != ["tool-call-parser"]:
+        for index, check in checks(subject, "tool_call", "tool_call_streamed", "tool_result"):
+            yield Problem(
+                subject.place("checks", index),
+                f"the server parses no tool calls, so {check['check']} can only fail",
+                f"no {' and no '.join(missing)}",
+                "enable-auto-tool-choice: true and tool-call-parser",
+                "add both arguments, or remove the check",
+            )
+
+
+@catalogue.rule(
+    "check-logprobs",
+    "error",
+    "Checks ask for no more logprobs than max-logprobs allows.",
+    f"vLLM: max-logprobs, {DEFAULT_MAX_LOGPROBS} where absent",
+)
+def logprobs(subject: Subject) -> Iterator[Problem]:
+    limit = number_of(subject.arguments.get("max-logprobs", DEFAULT_MAX_LOGPROBS))
+    if limit is None or limit < 0:
+        return
+    for index, check in checks(subject, "logprobs", "prompt_logprobs"):
+        top = number_of(check.get("top", 20 if check["check"] == "logprobs" else 5))
+        if top is not None and top > limit:
+            yield Problem(
+                subject.place("checks", index, "top"),
+                "asks for more entries than the server gives",
+                text_of(check.get("top", "absent (20)")),
+                f"at most {limit:.0f} (max-logprobs)",
+                "lower top, or raise max-logprobs",
+            )
+
+
+@catalogue.rule(
+    "check-prefix-cache",
+    "error",
+    "The check prefix_cache is asked of a server that caches prefixes and says how much it found.",
+    "vLLM: enable-prefix-caching, enable-prompt-tokens-details",
+)
+def prefix_cache(subject: Subject) -> Iterator[Problem]:
+    missing = [flag for flag in ("enable-prefix-caching", "enable-prompt-tokens-details") if not on(subject, flag)]
+    if missing:
+        for index, _check in checks(subject, "prefix_cache"):
+            yield Problem(
+                subject.place("checks", index),
+                "the server does not cache prefixes, or does not report cached tokens, so this can only fail",
+                f"no {' and no '.join(missing)}",
+                "enable-prefix-caching: true and enable-prompt-tokens-details: true",
+                "add both arguments, or remove the check",
+            )
+
+
+@catalogue.rule(
+    "check-length",
+    "error",
+    "Prompts of checks fit the served context, with room for an answer.",
+    "vLLM answers 400 to a prompt that leaves no room",
+)
+def length(subject: Subject) -> Iterator[Problem]:
+    room = context_of(subject)
+    if room is None:
+        return
+    for index, check in checks(subject, *LENGTH_CHECKS):
+        lengths = check.get("tokens", [])
+        for item, tokens in enumerate(lengths if isinstance(lengths, list) else []):
+            found = number_of(tokens)
+            if found is not None and found >= room:
+                yield Problem(
+                    subject.place("checks", index, "tokens", item),
+                    "a prompt of this length leaves no room for an answer",
+                    text_of(tokens),
+                    f"less than {room} (max-model-len)",
+                    "shorten it, or raise max-model-len",
+                )
+
+
+@catalogue.rule(
+    "check-deadline",
+    "warning",
+    "The deadline of a check with long prompts is above the times that were measured for them.",
+    "the Spark page, Troubleshooting: 128 s to the first token of 250K; clients need generous timeouts",
+)
+def deadline(subject: Subject) -> Iterator[Problem]:
+    for index, check in checks(subject, *LENGTH_CHECKS):
+        limit, lengths = number_of(check.get("deadline_s")), check.get("tokens", [])
+        longest = max((int(n) for n in map(number_of, lengths if isinstance(lengths, list) else []) if n), default=0)
+        if limit is None:
+            continue
+        for _at, figure in figures(subject, "ttft", "time_to_answer"):
+            length_there = figure.get("at", {}).get("prompt_tokens")
+            seconds = figure.get("high", figure.get("value", 0)) / (1000 if figure["unit"] == "ms" else 1)
+            if length_there is not None and length_there <= longest and seconds >= limit:
+                yield Problem(
+                    subject.place("checks", index, "deadline_s"),
+                    f"a prompt of {length_there:,} tokens alone took {seconds:g} s",
+                    text_of(check["deadline_s"]),
+                    f"well above {seconds:g}",
+                    "raise deadline_s",
+                )
+                break
+
+
+@catalogue.rule(
+    "check-figure",
+    "error",
+    "A check demands what a figure of the variant says was measured.",
+    "one of the two is wrong where they differ",
+)
+def against_figures(subject: Subject) -> Iterator[Problem]:
+    wanted = (
+        ("kv_pool", "tokens", ("kv_pool_tokens",)),
+        ("kv_pool", "concurrency", ("concurrency",)),
+        ("prefix_cache", "block", ("cached_token_multiple", "kv_block_tokens")),
+    )
+    for name, key, metrics in wanted:
+        known = [figure for _at, figure in figures(subject, *metrics)]
+        for index, check in checks(subject, name):
+            found = number_of(check.get(key))
+            # A recipe gives a concurrency with two digits after the point.
+            slack = 0.01 * abs(found) if found is not None and key == "concurrency" else 0.0
+            if (
+                found is not None
+                and known
+                and not any(
+                    figure.get("low", figure.get("value", 0)) - slack
+                    <= found
+                    <= figure.get("high", figure.get("value", 0)) + slack
+                    for figure in known
+                )
+            ):
+                yield Problem(
+                    subject.place("checks", index, key),
+                    f"no figure of {' or '.join(metrics)} says so",
+                    text_of(check[key]),
+                    " or ".join(text_of(f.get("value", f"{f.get('low')} to {f.get('high')}")) for f in known),
+                    "correct the check or the figure",
+                )
+
+
+@catalogue.rule(
+    "check-batch",
+    "warning",
+    "known_answers_in_flight sends no more requests than the server runs at once.",
+    "requests above max-num-seqs wait, and are not decoded side by side",
+)
+def batch(subject: Subject) -> Iterator[Problem]:
+    limit = tokens_of(subject.arguments.get("max-num-seqs"))
+    if limit is None or limit < 1:
+        return
+    for index, check in checks(subject, "known_answers_in_flight"):
+        requests = number_of(check.get("requests", 8))
+        if requests is not None and requests > limit:
+            yield Problem(
+                subject.place("checks", index, "requests"),
+                f"the server runs {limit} at once, so the rest wait and prove nothing",
+                text_of(check.get("requests", "absent (8)")),
+                f"at most {limit} (max-num-seqs)",
+                "lower requests, or raise max-num-seqs",
+            )
+
+
+@catalogue.rule(
+    "checks-too-few",
+    "warning",
+    "A variant is checked for what it is and for right answers.",
+    "vllm-gaudi#1612: weights loaded, HTTP 200, and every answer was garbage",
+)
+def too_few(subject: Subject) -> Iterator[Problem]:
+    missing = [name for name in ("identity", "known_answers") if not any(checks(subject, name))]
+    if missing:
+        yield Problem(
+            subject.place("checks"),
+            "a server that answers wrongly, or is another engine, would pass",
+            f"no check {' and no check '.join(missing)}",
+            "identity and known_answers",
+            "add them",
+        )
+
+
+RULES = tuple(catalogue)
