@@ -73,6 +73,13 @@ MAX_LENGTH = 16_777_216
 MAX_LENGTHS = 32
 
 _TEMPERATURE = Parameter("number", "Sampling temperature.", default=0, minimum=0, maximum=2)
+_REPLY = Parameter(
+    "integer",
+    "Most tokens in a reply; a model that thinks first needs more.",
+    default=512,
+    minimum=1,
+    maximum=MAX_TOKENS,
+)
 _ASK = Parameter("text", "The prompt.", required=True)
 
 CHECKS: dict[str, CheckSpec] = {
@@ -149,18 +156,25 @@ CHECKS: dict[str, CheckSpec] = {
             {
                 "calls": Parameter("integer", "Calls, each about another city.", default=5, minimum=1, maximum=16),
                 "temperature": Parameter("number", "Sampling temperature.", default=0.6, minimum=0, maximum=2),
+                "max_tokens": _REPLY,
             },
         ),
         CheckSpec(
             "tool_call_streamed",
             "A streamed tool call comes in pieces that add up to the call that comes at once.",
             300,
+            {"max_tokens": _REPLY},
         ),
         CheckSpec(
             "tool_result",
             "What a tool returned, random each time, is in the answer.",
             300,
-            {"rounds": Parameter("integer", "Conversations, each with other values.", default=3, minimum=2, maximum=8)},
+            {
+                "rounds": Parameter(
+                    "integer", "Conversations, each with other values.", default=3, minimum=2, maximum=8
+                ),
+                "max_tokens": _REPLY,
+            },
         ),
         CheckSpec(
             "prompt_logprobs",
@@ -175,6 +189,7 @@ CHECKS: dict[str, CheckSpec] = {
             "json_schema",
             "A reply under a JSON schema is what the schema says, also where no prompt hints at it.",
             300,
+            {"max_tokens": _REPLY},
         ),
         CheckSpec(
             "logit_bias",
@@ -188,7 +203,7 @@ CHECKS: dict[str, CheckSpec] = {
             1800,
             {
                 "tokens": Parameter(
-                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=32, maximum=MAX_LENGTH
+                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=128, maximum=MAX_LENGTH
                 ),
                 "block": Parameter(
                     "integer",
@@ -206,9 +221,12 @@ CHECKS: dict[str, CheckSpec] = {
             3600,
             {
                 "tokens": Parameter(
-                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=64, maximum=MAX_LENGTH
+                    "lengths", "Lengths of the prompts in tokens.", required=True, minimum=128, maximum=MAX_LENGTH
                 ),
-                "depths": Parameter("integer", "Depths tried at each length.", default=3, minimum=1, maximum=16),
+                "depths": Parameter("integer", "Depths tried at each length.", default=3, minimum=1, maximum=8),
+                "max_tokens": Parameter(
+                    "integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS
+                ),
             },
         ),
         CheckSpec(

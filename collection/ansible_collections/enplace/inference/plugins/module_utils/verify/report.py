@@ -157,7 +157,7 @@ def run(
         import openai
 
         client = str(openai.__version__)
-        results = _run_all(subject, checks)
+        results = _run_all(subject, checks, unit)
         after = look()
         if (
             unit is not None
@@ -230,19 +230,24 @@ def _earlier(folder: str) -> list[tuple[str, int, str]]:
     return sorted((match[1], int(match[2] or 1), entry) for match, entry in names if match)
 
 
-def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
     from ansible_collections.enplace.inference.plugins.module_utils.verify import server, suite
 
-    context = suite.Context(version=subject.engine.get("version", ""))
     results: list[dict[str, Any]] = []
     gone = ""
     vitals, trouble = _vitals(subject, None, 0)
+    context = suite.Context(
+        version=subject.engine.get("version", ""),
+        unit=unit.name if unit is not None else "",
+        invocation=unit.invocation if unit is not None else "",
+        first=vitals,
+    )
     for item in checks:
         if gone:
             results.append(_not_run(item, gone))
             continue
-        check = suite.CLASSES.get(item["check"], suite.Unwritten)(item, context)
+        check = suite.CLASSES[item["check"]](item, context)
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]))
         clock = time.monotonic()
         evidence: dict[str, Any] = {}
@@ -266,7 +271,9 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]]) -> list[dict[str, A
                 "asked": check.asked(),
                 "demanded": list(check.demanded),
                 "parameters": {key: value for key, value in item.items() if key != "check"},
-                "evidence": _short({**evidence, "completions": asked.answered}),
+                "evidence": _short(
+                    {**evidence, **({"seed": check.seed} if check.made_up else {}), "completions": asked.answered}
+                ),
                 "reason": failure.what if failure else "",
                 "expected": failure.expected if failure else "",
                 "found": failure.found if failure else "",

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,11 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import Fai
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 MAX_SHOWN = 300
 CHAT = "POST /v1/chat/completions"
+FINISHED = "vllm:request_success_total"
+TOKENS = "vllm:generation_tokens_total"
+STARTED = "process_start_time_seconds"
+# The engine counts a request a moment after it has answered.
+COUNTED_S = 5.0
 
 
 class CheckFailed(Failure):
@@ -125,10 +130,16 @@ def together(functions: list[Callable[[], Any]], deadline: Deadline) -> list[Any
 
 @dataclass(frozen=True)
 class Vitals:
-    """What tells whether the process stayed the same: its start (seconds since 1970) and the requests it finished."""
+    """What tells whether the process stayed the same: its start (seconds since 1970), the requests it finished, and the
+    tokens it generated."""
 
     started: float | None
     finished: float | None
+    tokens: float | None = None
+
+    def as_text(self) -> str:
+        """All three, for a message."""
+        return f"{STARTED} {self.started}, {FINISHED} {self.finished}, {TOKENS} {self.tokens}"
 
     def since(self, before: Vitals) -> str:
         """Why this is not the process that `before` was taken of; empty if nothing speaks against it."""
@@ -158,20 +169,71 @@ class Vitals:
         )
 
 
-def parse_metrics(text: str) -> dict[str, float]:
-    """Series of a Prometheus text page, summed over their labels: `{name: value}`; what is no number is left out."""
-    totals: dict[str, float] = {}
+@dataclass(frozen=True)
+class Series:
+    """One line of /metrics: its exact name, its labels and its value, always a finite number."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse_series(text: str) -> list[Series]:
+    """The series of a Prometheus text page; what is no number is left out."""
+    found: list[Series] = []
     for line in text.splitlines():
-        match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
+        match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)", line)
         if not match:
             continue
         try:
-            value = float(match[2])
+            value = float(match[3])
         except ValueError:
             continue
         if math.isfinite(value):
-            totals[match[1]] = totals.get(match[1], 0.0) + value
+            labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2] or "")
+            found.append(Series(match[1], dict(labels), value))
+    return found
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Series of a Prometheus text page, summed over their labels: `{name: value}`; what is no number is left out."""
+    return _totals(parse_series(text))
+
+
+def _totals(series: Iterable[Series]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for one in series:
+        totals[one.name] = totals.get(one.name, 0.0) + one.value
     return totals
+
+
+class Metrics:
+    """One reading of /metrics. Names are exact: a counter ends in _total, and its _created series is another."""
+
+    def __init__(self, text: str) -> None:
+        self.series = parse_series(text)
+        self._sums = _totals(self.series)
+
+    def total(self, name: str) -> float | None:
+        """The sum of a series over its labels; None where it is absent."""
+        return self._sums.get(name)
+
+    def labels(self, name: str) -> list[Mapping[str, str]]:
+        """The labels of every line of a series."""
+        return [one.labels for one in self.series if one.name == name]
+
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """A series summed for each value of one label."""
+        sums: dict[str, float] = {}
+        for one in self.series:
+            if one.name == name and label in one.labels:
+                sums[one.labels[label]] = sums.get(one.labels[label], 0.0) + one.value
+        return sums
+
+    @property
+    def finished(self) -> float | None:
+        """Requests that the engine has finished."""
+        return self._sums.get(FINISHED, self._sums.get(FINISHED.removesuffix("_total")))
 
 
 def at(reply: Any, *path: Any) -> Any:
@@ -227,17 +289,46 @@ class Server:
         """The body at a path, as data."""
         return _json(path, self.get(path))
 
-    def token_count(self, messages: list[dict[str, str]]) -> int:
-        """Prompt tokens of a conversation as /tokenize counts them."""
-        body = {"model": self.model, "messages": messages, "add_generation_prompt": True}
-        return whole(_json("/tokenize", self._plain("/tokenize", body)), "count")
+    def token_count(self, messages: Any) -> int:
+        """Prompt tokens of a conversation as /tokenize counts them; a text is one message of the user."""
+        return whole(self._tokenized(messages), "count")
+
+    def prompt_tokens(self, messages: Any) -> list[int]:
+        """Ids of the prompt tokens of a conversation."""
+        return _token_ids(self._tokenized(messages))
+
+    def tokens(self, text: str) -> list[int]:
+        """Ids of the tokens of a text by itself, with no template and no special tokens around it."""
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        return _token_ids(_json("/tokenize", self._plain("/tokenize", body)))
+
+    def _tokenized(self, messages: Any) -> Any:
+        body = {"model": self.model, "messages": _conversation(messages), "add_generation_prompt": True}
+        return _json("/tokenize", self._plain("/tokenize", body))
+
+    def metrics(self) -> Metrics:
+        """/metrics as it is now."""
+        return Metrics(self.get("/metrics"))
+
+    def metrics_after(self, before: Metrics, answered: int) -> Metrics:
+        """/metrics once the engine has counted so many requests more than `before`, which takes it a moment."""
+        end = time.monotonic() + COUNTED_S
+        while True:
+            now = self.metrics()
+            if before.finished is None or now.finished is None:
+                raise CheckFailed(f"/metrics has no {FINISHED}", FINISHED, "none", "are the metrics switched off?")
+            if now.finished - before.finished >= answered:
+                return now
+            if time.monotonic() > end:
+                found = f"{now.finished - before.finished:g} more in {COUNTED_S:g} s"
+                raise CheckFailed("the engine did not count the requests it answered", f"{answered} more", found)
+            time.sleep(0.05)
 
     def vitals(self) -> Vitals:
         """Healthy, or CheckFailed; and what tells one process from the next."""
         self.get("/health")
-        totals = parse_metrics(self.get("/metrics"))
-        finished = totals.get("vllm:request_success_total", totals.get("vllm:request_success"))
-        return Vitals(totals.get("process_start_time_seconds"), finished)
+        metrics = self.metrics()
+        return Vitals(metrics.total(STARTED), metrics.finished, metrics.total(TOKENS))
 
     def _plain(self, path: str, body: dict[str, Any] | None) -> str:
         data = None if body is None else json.dumps(body).encode()
@@ -316,8 +407,7 @@ class Server:
     def _request(self, messages: Any, options: dict[str, Any]) -> dict[str, Any]:
         own = dict(options)
         extra = own.pop("extra", None)
-        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        request = {"model": self.model, "messages": conversation, **own}
+        request = {"model": self.model, "messages": _conversation(messages), **own}
         return {**request, "extra_body": extra} if extra else request
 
     def _ask(self, path: str, call: Callable[[Any], Any]) -> dict[str, Any]:
@@ -409,6 +499,17 @@ class Server:
             f"{type(reason).__name__}: {reason}",
             "see whether the unit runs and listens there; the server's journal says why it does not",
         )
+
+
+def _conversation(messages: Any) -> Any:
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+def _token_ids(reply: Any) -> list[int]:
+    ids = at(reply, "tokens")
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, int) for one in ids):
+        raise CheckFailed("/tokenize gives no token ids", "tokens: [...], at least one", ids)
+    return ids
 
 
 def _data(path: str, reply: Any) -> dict[str, Any]:

@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the enplace authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all checks are made of: their base, what they share in one run, and the reading of a reply and of a stream."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from ansible_collections.enplace.inference.plugins.module_utils.verify.server import CheckFailed, Server, Vitals, at
+
+# Facts about the KV cache, in its labels.
+CACHE_CONFIG = "vllm:cache_config_info"
+
+
+@dataclass
+class Context:
+    """What the checks of one run share.
+
+    version: the release's engine version.
+    unit and invocation: the systemd unit that serves and its present run; empty where no unit is known.
+    first: what told the process before the first check; None where that was not read.
+    alone: replies that were asked for once already.
+    """
+
+    version: str
+    unit: str = ""
+    invocation: str = ""
+    first: Vitals | None = None
+    alone: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+
+class Check:
+    """One check: its parameters with defaults filled in, what it asks, what it demands, and its evidence."""
+
+    name: ClassVar[str]
+    demanded: ClassVar[tuple[str, ...]]
+
+    def __init__(self, parameters: dict[str, Any], context: Context) -> None:
+        self.parameters = parameters
+        self.context = context
+        # Part of the evidence: with the seed the same texts can be made up again.
+        self.seed = os.urandom(8).hex()
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """The source of all that the check makes up; where it was used, `made_up` is true."""
+        return random.Random(self.seed)
+
+    @property
+    def made_up(self) -> bool:
+        """Whether anything asked depends on the seed."""
+        return "rng" in self.__dict__
+
+    def asked(self) -> str:
+        """What is asked, in one line."""
+        raise NotImplementedError
+
+    def run(self, server: Server) -> dict[str, Any]:
+        """Ask, and return the evidence; CheckFailed where a demand does not hold."""
+        raise NotImplementedError
+
+
+@dataclass
+class Row:
+    """One stream: its text, its usage, and when (seconds, monotonic) its first and last tokens came."""
+
+    text: str = ""
+    first: float = 0.0
+    last: float = 0.0
+    ids: int | None = None
+    prompt_ids: Any = None
+    whole_usage: Any = None
+    finish: Any = None
+
+    @property
+    def usage(self) -> Any:
+        return self.whole_usage.get("completion_tokens") if isinstance(self.whole_usage, dict) else None
+
+
+def salt() -> str:
+    """A salt that no request had before: the reply is computed, not found in the prefix cache."""
+    return os.urandom(8).hex()
+
+
+def text_of(reply: dict[str, Any]) -> str:
+    """The text of a reply, empty where it has none."""
+    text = at(reply, "choices", 0, "message").get("content")
+    return text if isinstance(text, str) else ""
+
+
+def ids_of(reply: dict[str, Any]) -> list[int]:
+    ids = at(reply, "choices", 0, "token_ids")
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        raise CheckFailed("the reply has no token ids", "choices[0].token_ids, as return_token_ids asks", ids)
+    return ids
+
+
+def cached_tokens(reply: dict[str, Any]) -> int | None:
+    """Prompt tokens that usage says were read from the prefix cache; None where it does not say."""
+    details = at(reply, "usage").get("prompt_tokens_details")
+    count = details.get("cached_tokens") if isinstance(details, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else None
+
+
+def fits(server: Server, tokens: int) -> None:
+    """CheckFailed where the server's context is too short for so many tokens of prompt and reply together."""
+    limits = [at(entry, "max_model_len") for entry in server.models() if at(entry, "id") == server.model]
+    if limits and isinstance(limits[0], int) and tokens > limits[0]:
+        todo = "shorten the lengths of the check, or raise --max-model-len"
+        raise CheckFailed("a length does not fit the context", f"{tokens} tokens", f"{limits[0]} tokens", todo)
+
+
+def stream(server: Server, ask: str, temperature: float, tokens: int, forced: bool = True) -> Row:
+    extra = {"cache_salt": salt(), "return_token_ids": True, **({"ignore_eos": True} if forced else {})}
+    row = Row()
+    for chunk in server.stream(ask, temperature=temperature, max_tokens=tokens, extra=extra):
+        now = time.monotonic()
+        if chunk.get("usage"):
+            row.whole_usage = chunk["usage"]
+        if chunk.get("prompt_token_ids"):
+            row.prompt_ids = chunk["prompt_token_ids"]
+        for choice in chunk.get("choices") or []:
+            content = (choice.get("delta") or {}).get("content") or ""
+            ids = choice.get("token_ids")
+            row.finish = choice.get("finish_reason") or row.finish
+            row.text += content
+            if isinstance(ids, list):
+                row.ids = (row.ids or 0) + len(ids)
+            if content or ids:  # a first chunk with nothing but the role is no sign of decoding
+                row.first = row.first or now
+                row.last = now
+    if not row.first:
+        raise CheckFailed("a stream brought no token", f"{tokens} tokens", row.text)
+    if row.finish is None or row.whole_usage is None:
+        found = f"finish_reason {row.finish}, usage {row.whole_usage}"
+        raise CheckFailed("a stream ended too early", "a finish_reason and a chunk of usage", found)
+    return row
