@@ -104,4 +104,3 @@ def test_files_and_links_named_exist() -> None:
         assert (PAGE.parent / link).exists(), link
     for path in re.findall(r"`(recipes/[^`<>* ]+)`", text()):
         assert (ROOT / path).exists(), path
-
