@@ -138,7 +138,7 @@ def deadline(subject: Subject) -> Iterator[Problem]:
 @catalogue.rule(
     "check-figure",
     "error",
-    "A check demands what a figure of the variant says was measured.",
+    "A check demands no more than the figures of the variant say was measured.",
     "one of the two is wrong where they differ",
 )
 def against_figures(subject: Subject) -> Iterator[Problem]:
@@ -148,28 +148,47 @@ def against_figures(subject: Subject) -> Iterator[Problem]:
         ("prefix_cache", "block", ("cached_token_multiple", "kv_block_tokens")),
     )
     for name, key, metrics in wanted:
-        known = [figure for _at, figure in figures(subject, *metrics)]
+        known = _as_served(subject, metrics)
         for index, check in checks(subject, name):
             found = number_of(check.get(key))
-            # A recipe gives a concurrency with two digits after the point.
-            slack = 0.01 * abs(found) if found is not None and key == "concurrency" else 0.0
-            if (
-                found is not None
-                and known
-                and not any(
-                    figure.get("low", figure.get("value", 0)) - slack
-                    <= found
-                    <= figure.get("high", figure.get("value", 0)) + slack
-                    for figure in known
-                )
-            ):
+            if found is None or not known:
+                continue
+            # A floor may be below what was measured; a block is what it is. A concurrency is written with two digits.
+            floor = max(high for _low, high in known)
+            right = found <= floor * 1.01 if key == "concurrency" else found <= floor
+            if key == "block":
+                right = any(low <= found <= high for low, high in known)
+            if not right:
                 yield Problem(
                     subject.place("checks", index, key),
-                    f"no figure of {' or '.join(metrics)} says so",
+                    f"is not what the figures of {' and '.join(metrics)} say",
                     text_of(check[key]),
-                    " or ".join(text_of(f.get("value", f"{f.get('low')} to {f.get('high')}")) for f in known),
+                    " or ".join(f"{high:g}" if high < 1e5 else f"{high:.0f}" for _low, high in known),
                     "correct the check or the figure",
                 )
+
+
+def _as_served(subject: Subject, metrics: tuple[str, ...]) -> list[tuple[float, float]]:
+    """Lowest and highest value of each figure that was measured as the variant is served, as far as its `at` says."""
+    settings = {
+        "kv_bytes": tokens_of(subject.arguments.get("kv-cache-memory-bytes")),
+        "gpu_memory_utilization": number_of(subject.arguments.get("gpu-memory-utilization")),
+        "context": context_of(subject),
+        "draft_tokens": number_of(subject.speculation.get("num_speculative_tokens", 0)),
+        "engine": subject.variant["engine"]["version"],
+    }
+    fitting: list[tuple[bool, tuple[float, float]]] = []
+    for _index, figure in figures(subject, *metrics):
+        at = figure.get("at", {})
+        if all(value is None or at.get(key, value) == value for key, value in settings.items()) and (
+            "value" in figure or "high" in figure
+        ):
+            value = figure.get("value")
+            spread = (figure.get("low", value), figure.get("high", value))
+            fitting.append((settings["kv_bytes"] is not None and "kv_bytes" in at, spread))
+    # Where the pool is pinned, a figure that names its size says more than one that does not.
+    pinned = [spread for exact, spread in fitting if exact]
+    return pinned or [spread for _exact, spread in fitting]
 
 
 @catalogue.rule(

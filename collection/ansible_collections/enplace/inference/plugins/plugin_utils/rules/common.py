@@ -157,7 +157,7 @@ def gated_delta(subject: Subject) -> bool:
     """Whether the model has Gated DeltaNet layers."""
     layers = subject.model.get("geometry", {}).get("layers", [])
     if layers:
-        return any(layer["kind"] == "gated_delta" for layer in layers)
+        return any(bool(layer["kind"] == "gated_delta") for layer in layers)
     return str(subject.model["architecture"]) in GATED_DELTA_ARCHITECTURES
 
 
@@ -204,7 +204,7 @@ def figures(subject: Subject, *metrics: str) -> Iterator[tuple[int, Mapping[str,
 
 def first(subject: Subject) -> bool:
     """Whether this is the recipe's first variant: what concerns the whole recipe is said once."""
-    return subject.name == next(iter(subject.document.data["variants"]))
+    return subject.name == str(next(iter(subject.document.data["variants"])))
 
 
 def context_of(subject: Subject) -> int | None:

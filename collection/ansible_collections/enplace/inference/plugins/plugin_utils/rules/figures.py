@@ -59,15 +59,23 @@ def _named_sources(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], st
         yield ("verified", "source"), subject.variant["verified"]["source"]
 
 
+def _of_model(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Every name of a source in the model, with its key; said once for the recipe."""
+    if first(subject):
+        for index, entry in enumerate(subject.model.get("inferred", [])):
+            yield ("model", "inferred", index, "source"), entry["source"]
+
+
 @catalogue.rule(
     "source-unknown", "error", "Every source that is named is one of the recipe's sources.", "recipe schema: sources"
 )
 def source_unknown(subject: Subject) -> Iterator[Problem]:
     known = subject.document.data.get("sources", {})
-    for key, name in _named_sources(subject):
+    named = [(("variants", subject.name, *key), name) for key, name in _named_sources(subject)]
+    for key, name in [*_of_model(subject), *named]:
         if name not in known:
             yield Problem(
-                subject.place(*key),
+                subject.document.place(key),
                 "the recipe has no such source",
                 name,
                 did_you_mean(name, known) if known else "a source that is listed; the recipe lists none",
@@ -85,6 +93,7 @@ def source_unused(subject: Subject) -> Iterator[Problem]:
         for variant in document.data["variants"]
         for _key, name in _named_sources(Subject(document, variant, subject.engine))
     }
+    used |= {name for _key, name in _of_model(subject)}
     for name in document.data.get("sources", {}):
         if name not in used:
             yield Problem(
@@ -97,12 +106,23 @@ def source_unused(subject: Subject) -> Iterator[Problem]:
 
 
 @catalogue.rule(
-    "inferred-field", "error", "inferred names values that the variant has.", "recipe schema: inferred.field"
+    "inferred-field",
+    "error",
+    "inferred names values that the variant or the model has.",
+    "recipe schema: inferred.field",
 )
 def inferred_field(subject: Subject) -> Iterator[Problem]:
-    for index, entry in enumerate(subject.variant.get("inferred", [])):
-        here: Any = subject.variant
-        for part in re.findall(r"[^.\[\]]+", entry["field"]):
+    yield from _unknown_fields(subject, ("variants", subject.name), subject.variant, "arguments.max-num-seqs")
+    if first(subject):
+        yield from _unknown_fields(subject, ("model",), subject.model, "geometry.layers[0].kv_heads")
+
+
+def _unknown_fields(
+    subject: Subject, base: tuple[str, ...], whole: Mapping[str, Any], example: str
+) -> Iterator[Problem]:
+    for index, entry in enumerate(whole.get("inferred", [])):
+        here: Any = whole
+        for part in re.findall(r"[^.\[\]]+", entry["field"]) or [entry["field"]]:
             if isinstance(here, Mapping) and part in here:
                 here = here[part]
             elif isinstance(here, list) and part.isdecimal() and int(part) < len(here):
@@ -110,10 +130,10 @@ def inferred_field(subject: Subject) -> Iterator[Problem]:
             else:
                 near = list(here) if isinstance(here, Mapping) else []
                 yield Problem(
-                    subject.place("inferred", index, "field"),
-                    f"the variant has no such value: {part} is not there",
+                    subject.document.place((*base, "inferred", index, "field")),
+                    f"the {base[0].rstrip('s')} has no such value: {part} is not there",
                     entry["field"],
-                    did_you_mean(part, near) if near else "a path such as arguments.max-num-seqs",
+                    did_you_mean(part, near) if near else f"a path such as {example}",
                     "correct the path, or remove the entry",
                 )
                 break
@@ -198,14 +218,16 @@ def figure_conditions(subject: Subject) -> Iterator[Problem]:
 
 @catalogue.rule(
     "figure-repeated",
-    "error",
-    "Two figures of the same metric, conditions and source do not contradict each other.",
+    "warning",
+    "Figures of the same metric and source differ in their conditions or their method.",
     "one thing measured once",
 )
 def figure_repeated(subject: Subject) -> Iterator[Problem]:
     seen: list[Mapping[str, Any]] = []
     ignored = ("value", "low", "high", "stdev", "tolerance", "note", "unit")
     for index, figure in figures(subject):
+        if "value" not in figure and "low" not in figure:
+            continue
         plain = {key: value for key, value in figure.items() if key not in ignored}
         if plain in seen:
             yield Problem(
@@ -257,7 +279,7 @@ def verified_figures(subject: Subject) -> Iterator[Problem]:
 def dates(subject: Subject) -> Iterator[Problem]:
     found: list[tuple[tuple[str | int, ...], str]] = []
     base = ("variants", subject.name)
-    if "verified" in subject.variant:
+    if "date" in subject.variant.get("verified", {}):
         found.append(((*base, "verified", "date"), subject.variant["verified"]["date"]))
     found += [((*base, "figures", i, "date"), figure["date"]) for i, figure in figures(subject) if "date" in figure]
     if first(subject):

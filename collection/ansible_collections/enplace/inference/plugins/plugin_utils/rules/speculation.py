@@ -175,12 +175,12 @@ def check_without(subject: Subject) -> Iterator[Problem]:
 @catalogue.rule(
     "draft-acceptance-floor",
     "error",
-    "The check draft can fail: its floor is above 0 and not above its ceiling.",
+    "The check draft can fail: its floor is above 0.",
     "the Spark page, Troubleshooting: require it to be well above zero",
 )
 def acceptance_floor(subject: Subject) -> Iterator[Problem]:
     for index, check in checks(subject, "draft"):
-        low, high = number_of(check.get("acceptance_min")), number_of(check.get("acceptance_max"))
+        low = number_of(check.get("acceptance_min"))
         if low is not None and low <= 0:
             yield Problem(
                 subject.place("checks", index, "acceptance_min"),
@@ -188,14 +188,6 @@ def acceptance_floor(subject: Subject) -> Iterator[Problem]:
                 text_of(check["acceptance_min"]),
                 "a share well above 0, such as 0.55",
                 "set it just below the acceptance that was measured",
-            )
-        elif low is not None and high is not None and low > high:
-            yield Problem(
-                subject.place("checks", index, "acceptance_min"),
-                "no draft can pass: the floor is above the ceiling",
-                f"{text_of(check['acceptance_min'])} to {text_of(check['acceptance_max'])}",
-                "acceptance_min at most acceptance_max",
-                "exchange the two",
             )
 
 
