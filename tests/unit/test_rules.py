@@ -41,14 +41,15 @@ BASES = {path.stem: load_yaml(path).data for path in sorted((HERE / "bases").glo
 
 @dataclass(frozen=True)
 class Case:
-    """One patched recipe. also: rules that speak besides. own: the engines of the tests; packs: their fix packs."""
+    """One patched recipe. also: rules that speak besides. own: the folder with its
+    engines, where it is not what ships; packs: the fix packs of the tests."""
 
     rule: str
     base: str
     patch: Mapping[str, Any]
     bad: bool
     also: frozenset[str]
-    own: bool
+    own: str
     packs: bool
 
     def __str__(self) -> str:
@@ -68,7 +69,7 @@ def cases() -> Iterator[Case]:
                     entry.get("bad", entry.get("good")),
                     "bad" in entry,
                     frozenset(entry.get("also", [])),
-                    entry.get("own", False),
+                    entry.get("own", ""),
                     entry.get("packs", False),
                 )
 
@@ -104,14 +105,16 @@ def written(data: Any, folder: Path) -> Document:
     return load_recipe(path).document
 
 
-def engine_of(document: Document, *, own: bool = False) -> Document:
+def engine_of(document: Document, *, own: str = "") -> Document:
     """The manifest that ships; that of the tests for versions that never were."""
     engine = document.data["variants"]["v"]["engine"]
     shipped = (ENGINES / engine["name"] / engine["version"] / "engine.yaml").is_file()
-    return load_engine(engine["name"], engine["version"], engines=ENGINES if shipped and not own else HERE / "engines")
+    return load_engine(
+        engine["name"], engine["version"], engines=ENGINES if shipped and not own else HERE / (own or "engines")
+    )
 
 
-def found(document: Document, *, own: bool = False) -> list[tuple[Rule, Problem]]:
+def found(document: Document, *, own: str = "") -> list[tuple[Rule, Problem]]:
     subject = Subject(document, "v", engine_of(document, own=own))
     return [(rule, problem) for rule in RULES for problem in rule.check(subject)]
 
@@ -368,6 +371,14 @@ def variants(draw: st.DrawFn) -> Any:
     if draw(st.booleans()):
         figure = {"metric": draw(st.sampled_from(sorted(figures.UNITS))), "unit": "s", "source": draw(TEXT)}
         variant["figures"] = [{**figure, **draw(st.sampled_from([{"stdev": 1}, {"low": 2, "high": 1}, {"value": -1}]))}]
+    if draw(st.booleans()):
+        huge = draw(st.sampled_from([1, 10**18, 10**400]))
+        variant["weights"]["files"][0]["bytes"] = data["model"]["parameters"] = huge
+        variant["checks"].append({"check": "kv_pool", "tokens": 10**18, "concurrency": 10**18})
+        pool = draw(st.sampled_from(["kv_pool_tokens", "concurrency", "ttft"]))
+        variant["figures"] = [
+            {"metric": pool, "value": huge, "unit": "ms", "at": {"prompt_tokens": 1000}, "source": "page"}
+        ]
     return data
 
 

@@ -10,10 +10,11 @@ accepts and yields what is wrong. The tests demand a recipe that breaks each rul
 from __future__ import annotations
 
 from ..lint import Rule
-from . import asked, figures, fixes, forbid, gaudi, hosts, safety, spark, speculation
+from . import asked, figures, fixes, forbid, gaudi, hosts, locked, safety, spark, speculation
 
 RULES: tuple[Rule, ...] = (
     *hosts.RULES,
+    *locked.RULES,
     *gaudi.RULES,
     *spark.RULES,
     *speculation.RULES,

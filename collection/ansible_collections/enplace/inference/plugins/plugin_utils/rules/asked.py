@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..lint import Subject
 from ..recipe import Problem
-from .common import Catalogue, checks, context_of, figures, number_of, on, text_of, tokens_of
+from .common import Catalogue, checks, context_of, figures, number_of, on, prefix_caching, text_of, tokens_of
 
 catalogue = Catalogue()
 
@@ -73,7 +73,9 @@ def logprobs(subject: Subject) -> Iterator[Problem]:
     "vLLM: enable-prefix-caching, enable-prompt-tokens-details",
 )
 def prefix_cache(subject: Subject) -> Iterator[Problem]:
-    missing = [flag for flag in ("enable-prefix-caching", "enable-prompt-tokens-details") if not on(subject, flag)]
+    missing = [] if prefix_caching(subject) else ["enable-prefix-caching"]
+    if not on(subject, "enable-prompt-tokens-details"):
+        missing.append("enable-prompt-tokens-details")
     if missing:
         for index, _check in checks(subject, "prefix_cache"):
             yield Problem(
@@ -123,7 +125,8 @@ def deadline(subject: Subject) -> Iterator[Problem]:
             continue
         for _at, figure in figures(subject, "ttft", "time_to_answer"):
             length_there = figure.get("at", {}).get("prompt_tokens")
-            seconds = figure.get("high", figure.get("value", 0)) / (1000 if figure["unit"] == "ms" else 1)
+            seconds = number_of(figure.get("high", figure.get("value"))) or 0.0
+            seconds /= 1000 if figure["unit"] == "ms" else 1
             if length_there is not None and length_there <= longest and seconds >= limit:
                 yield Problem(
                     subject.place("checks", index, "deadline_s"),
@@ -180,12 +183,11 @@ def _as_served(subject: Subject, metrics: tuple[str, ...]) -> list[tuple[float, 
     fitting: list[tuple[bool, tuple[float, float]]] = []
     for _index, figure in figures(subject, *metrics):
         at = figure.get("at", {})
-        if all(value is None or at.get(key, value) == value for key, value in settings.items()) and (
-            "value" in figure or "high" in figure
-        ):
-            value = figure.get("value")
-            spread = (figure.get("low", value), figure.get("high", value))
-            fitting.append((settings["kv_bytes"] is not None and "kv_bytes" in at, spread))
+        low = number_of(figure.get("low", figure.get("value")))
+        high = number_of(figure.get("high", figure.get("value")))
+        here = all(value is None or at.get(key, value) == value for key, value in settings.items())
+        if here and low is not None and high is not None:
+            fitting.append((settings["kv_bytes"] is not None and "kv_bytes" in at, (low, high)))
     # Where the pool is pinned, a figure that names its size says more than one that does not.
     pinned = [spread for exact, spread in fitting if exact]
     return pinned or [spread for _exact, spread in fitting]

@@ -20,6 +20,8 @@ Check = Callable[[Subject], Iterator[Problem]]
 GATED_DELTA_ARCHITECTURES = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text"})
 # Drafts that are part of the checkpoint, or made from the text itself: nothing else is loaded.
 DRAFTLESS_METHODS = ("ngram", "suffix")
+# From this version on a hybrid caches prefixes where the flag is absent; 0.24.0 to 0.26.0 do not.
+HYBRID_PREFIX_CACHING = (0, 28)
 # HBM of one Gaudi 2 card, in bytes (HL-225: 98,304 MiB).
 GAUDI2_CARD_BYTES = 98_304 * 1024**2
 
@@ -65,7 +67,7 @@ def number_of(value: Any) -> float | None:
 def tokens_of(value: Any) -> int | None:
     """A count as vLLM takes it: 262144, "256k" (thousands) or "256K" (of 1,024 each); None where it is none."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)i?b?\s*", value)
+        match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgtKMGT]?)i?b?\s*", value)
         if not match:
             return None
         return int(float(match[1]) * _UNITS[match[2]]) if match[2] else int(float(match[1]))
@@ -159,6 +161,13 @@ def gated_delta(subject: Subject) -> bool:
     if layers:
         return any(bool(layer["kind"] == "gated_delta") for layer in layers)
     return str(subject.model["architecture"]) in GATED_DELTA_ARCHITECTURES
+
+
+def prefix_caching(subject: Subject) -> bool:
+    """Whether the server caches prefixes: as the recipe says, else by default, for hybrids only from vLLM 0.28 on."""
+    if "enable-prefix-caching" in subject.arguments or "no-enable-prefix-caching" in subject.arguments:
+        return on(subject, "enable-prefix-caching")
+    return not gated_delta(subject) or vllm_version(subject) >= HYBRID_PREFIX_CACHING
 
 
 def mixture(subject: Subject) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..lint import Subject
-from ..recipe import Problem, did_you_mean
+from ..recipe import Document, Problem, did_you_mean
 from .common import Catalogue, context_of, figures, first, text_of
 
 catalogue = Catalogue()
@@ -94,8 +94,8 @@ def source_unused(subject: Subject) -> Iterator[Problem]:
         for _key, name in _named_sources(Subject(document, variant, subject.engine))
     }
     used |= {name for _key, name in _of_model(subject)}
-    for name in document.data.get("sources", {}):
-        if name not in used:
+    for name, source in document.data.get("sources", {}).items():
+        if name not in used and not _card(document, source.get("url", "")):
             yield Problem(
                 document.place(("sources", name)),
                 "nothing names this source",
@@ -103,6 +103,15 @@ def source_unused(subject: Subject) -> Iterator[Problem]:
                 "a figure, an inference or a verification from it",
                 "name it where it is the source, or remove it",
             )
+
+
+def _card(document: Document, url: str) -> bool:
+    """Whether an address is a model card of the recipe, which is the source of everything that model says."""
+    names = {document.data["model"]["name"]}
+    for variant in document.data["variants"].values():
+        names |= {variant[part]["repository"] for part in ("weights", "draft") if part in variant}
+    path = url.rstrip("/").split("://", 1)[-1].split("/", 1)[-1]
+    return any(path == name or path.startswith(f"{name}/") for name in names)
 
 
 @catalogue.rule(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..lint import Subject
 from ..recipe import COLLECTION, Problem, did_you_mean
-from .common import Catalogue, engine_name, engine_version, gated_delta, on
+from .common import Catalogue, engine_name, engine_version, gated_delta, prefix_caching
 
 FIXES = COLLECTION / "fixes"
 
@@ -241,7 +241,7 @@ def without_effect(subject: Subject) -> Iterator[Problem]:
     reasons = []
     if not gated_delta(subject):
         reasons.append("the model has no Gated DeltaNet layers")
-    if not on(subject, "enable-prefix-caching"):
+    if not prefix_caching(subject):
         reasons.append("prefix caching is off")
     if reasons:
         yield Problem(

@@ -18,6 +18,7 @@ from .common import (
     gated_delta,
     number_of,
     on,
+    prefix_caching,
     size_of,
     text_of,
     tokens_of,
@@ -107,7 +108,7 @@ def tensor_parallel_2(subject: Subject) -> Iterator[Problem]:
         yield Problem(
             subject.place("arguments", "tensor-parallel-size"),
             f"{size} card(s) are not for a general-purpose configuration of {context:,} tokens: "
-            f"the weights alone take {weights / 1e9:.0f} GB of {size * GAUDI2_CARD_BYTES / 1e9:.0f} GB",
+            f"the weights alone take {weights // 10**9} GB of {size * GAUDI2_CARD_BYTES / 1e9:.0f} GB",
             text_of(subject.arguments.get("tensor-parallel-size", "absent (1)")),
             "4 or more",
             "raise tensor-parallel-size and count together, or serve a shorter context",
@@ -124,15 +125,15 @@ def prefix_cache_fix(subject: Subject) -> Iterator[Problem]:
     if (
         on_gaudi(subject)
         and gated_delta(subject)
-        and on(subject, "enable-prefix-caching")
+        and prefix_caching(subject)
         and "gdn-prefix-cache" not in applied(subject)
     ):
         yield Problem(
             subject.place("arguments", "enable-prefix-caching"),
             "prefix-cache hits on Gated DeltaNet layers resume from a wrong state without the fix gdn-prefix-cache",
-            "enable-prefix-caching without gdn-prefix-cache",
+            "prefix caching without gdn-prefix-cache",
             "both or neither",
-            "add gdn-prefix-cache to fixes.opt_in, or remove enable-prefix-caching",
+            "add gdn-prefix-cache to fixes.opt_in, or set enable-prefix-caching: false",
         )
 
 

@@ -18,7 +18,7 @@ from .common import (
     mixture,
     number_of,
     nvfp4,
-    on,
+    prefix_caching,
     text_of,
     truthy,
     version_of,
@@ -56,8 +56,8 @@ def regression(subject: Subject) -> Iterator[Problem]:
     if on_spark(subject) and vllm_026(subject) and nvfp4(subject) and mixture(subject):
         yield Problem(
             subject.place("engine", "version"),
-            "vLLM 0.26.0 no longer offers FLASHINFER_CUTLASS for NVFP4 experts on sm_121 and takes VLLM_CUTLASS: "
-            "decode falls from 74.5 to 64.7 tok/s (-13 %), time to first token grows from 430 to 563 ms",
+            "vLLM 0.26.0 takes VLLM_CUTLASS for NVFP4 experts on sm_121, no longer FLASHINFER_CUTLASS: on "
+            "Qwen3-Coder-Next decode fell from 74.5 to 64.7 tok/s (-13 %), time to first token rose from 430 to 563 ms",
             engine_version(subject),
             "0.24.0 or 0.25.1",
             "stay on 0.24.0 or 0.25.1; no flag brings the 13 % back",
@@ -165,17 +165,18 @@ def expandable_segments(subject: Subject) -> Iterator[Problem]:
 @catalogue.rule(
     "gb10-gated-delta-prefix-caching",
     "warning",
-    "Prefix caching of a Gated DeltaNet model on GB10 is a decision with evidence.",
+    "Prefix caching of a Gated DeltaNet model on GB10 is proven by the check prefix_cache.",
     "vllm#54173: illegal memory access in the gated-delta path with prefix caching",
 )
 def gated_delta_prefix_caching(subject: Subject) -> Iterator[Problem]:
-    if on_spark(subject) and gated_delta(subject) and on(subject, "enable-prefix-caching") and not subject.speculation:
+    plain = not subject.speculation and not any(checks(subject, "prefix_cache"))
+    if on_spark(subject) and gated_delta(subject) and prefix_caching(subject) and plain:
         yield Problem(
             subject.place("arguments", "enable-prefix-caching"),
             "prefix caching on Gated DeltaNet layers has ended engines on GB10 with an illegal memory access",
-            "enable-prefix-caching",
-            "absent",
-            "remove it, or keep it with a prefix_cache check that compares hits with cold prompts",
+            "prefix caching",
+            "enable-prefix-caching: false",
+            "turn it off, or add the check prefix_cache, which compares hits with cold prompts",
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..lint import Subject
 from ..recipe import Problem
-from .common import Catalogue, checks, draftless, gated_delta, in_checkpoint, method, number_of, on, text_of
+from .common import Catalogue, checks, draftless, gated_delta, in_checkpoint, method, number_of, prefix_caching, text_of
 
 catalogue = Catalogue()
 
@@ -199,7 +199,12 @@ def acceptance_floor(subject: Subject) -> Iterator[Problem]:
 )
 def depth(subject: Subject) -> Iterator[Problem]:
     found = number_of(subject.speculation.get("num_speculative_tokens"))
-    if found is not None and found > PLATEAU:
+    # These draft all positions at once, so that depth costs them next to nothing.
+    if (
+        found is not None
+        and found > PLATEAU
+        and not method(subject).startswith(("dflash", "dspark", "ngram", "suffix"))
+    ):
         yield Problem(
             subject.place("arguments", "speculative-config", "num_speculative_tokens"),
             "so deep a draft usually costs more than it brings; the last positions are hardly ever accepted",
@@ -212,17 +217,18 @@ def depth(subject: Subject) -> Iterator[Problem]:
 @catalogue.rule(
     "prefix-caching-with-draft",
     "warning",
-    "Prefix caching and drafts are not used together on a Gated DeltaNet model.",
+    "Prefix caching and drafts go together on a Gated DeltaNet model only where the check prefix_cache proves it.",
     "vllm#47194, vllm#43559, vllm#54360: wrong hits or none",
 )
-def prefix_caching(subject: Subject) -> Iterator[Problem]:
-    if subject.speculation and gated_delta(subject) and on(subject, "enable-prefix-caching"):
+def caching_and_drafts(subject: Subject) -> Iterator[Problem]:
+    proven = any(checks(subject, "prefix_cache"))
+    if subject.speculation and gated_delta(subject) and prefix_caching(subject) and not proven:
         yield Problem(
             subject.place("arguments", "enable-prefix-caching"),
             "prefix-cache hits on Gated DeltaNet layers are wrong or absent while tokens are drafted",
-            "enable-prefix-caching with speculative-config",
+            "prefix caching with speculative-config",
             "one of the two",
-            "remove one, or prove both with the check prefix_cache",
+            "set enable-prefix-caching: false or remove the draft, or prove both with the check prefix_cache",
         )
 
 
