@@ -11,11 +11,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import http.server
+import itertools
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +34,10 @@ ANSWERS = {
 }
 OTHERWISE = "In the harbor."
 END = 0  # token id of the end of a reply
+BLOCK = 64  # tokens of a block of the prefix cache
+BEGIN = 3  # requests that were finished before any check
+CALL_ID = "call-"
+NEVER_IN_A_CROWD = ("tools", "response_format", "logprobs", "prompt_logprobs")
 FILLER = " and so on"
 
 # Lies about what is served, and how. Each breaks one thing; all else stays true.
@@ -72,6 +79,62 @@ LIES = {
     "answers_from_elsewhere": "completions the engine never finished",
     "no_metrics": "/metrics without anything that identifies the process",
     "unhealthy_after": "/health 503 once a completion was answered",
+    "no_call": "never calls a tool",
+    "wrong_city": "a call about another city",
+    "more_arguments": "a call with an argument that the tool has not",
+    "markup_left": "a call that is left in the text as well",
+    "call_ends_as_text": "finish_reason stop after a call",
+    "calls_without_tools": "a call although no tool was offered",
+    "ignores_tool_choice": "a call under tool_choice none",
+    "same_call_id": "one id for all calls",
+    "call_in_one_frame": "a streamed call that comes whole",
+    "call_twice_in_stream": "a streamed call with two ids",
+    "arguments_cut": "the last piece of a streamed call is lost",
+    "ignores_result": "another call instead of an answer to the tool's result",
+    "constant_result": "the same answer whatever the tool returned",
+    "result_of_before": "an answer with what the tool returned the time before",
+    "no_prompt_logprobs": "no prompt_logprobs at all",
+    "null_prompt_logprobs": "prompt_logprobs that are all null",
+    "shifted_prompt_logprobs": "prompt_logprobs of the token before",
+    "alike_prompt_logprobs": "the same log-probability for every token of the prompt",
+    "capped_prompt_logprobs": "one entry for each token of the prompt",
+    "other_prompt": "prompt_logprobs of another prompt",
+    "ignores_schema": "JSON, but not what the schema says",
+    "schema_types": "numbers in quotes under a schema",
+    "schema_without_end": "white space without end under a schema",
+    "schema_stays": "a schema that acts on the next request as well",
+    "ignores_bias": "ignores logit_bias above 0",
+    "ignores_ban": "ignores logit_bias below 0",
+    "bias_stays": "a bias that acts on the next request as well",
+    "bias_on_all_rows": "a bias that acts on all requests in flight",
+    "never_cached": "reads nothing from the prefix cache",
+    "always_cached": "says that the prompt was cached when it was not",
+    "ignores_salt": "one prefix cache whatever the cache_salt",
+    "no_cached_tokens": "usage without details of the prompt",
+    "hits_not_counted": "hits of the prefix cache that /metrics does not count",
+    "cached_off_block": "cached tokens that are no whole blocks",
+    "cached_little": "only the first block is read from the cache",
+    "cache_changes_values": "other log-probabilities from the cache",
+    "cache_changes_tokens": "other tokens from the cache",
+    "noise": "other log-probabilities each time",
+    "no_hits_counter": "/metrics without the hits of the prefix cache",
+    "cuts_prompts": "reads the last part of a prompt only",
+    "cuts_prompts_quietly": "reads the last part of a prompt only, and counts all of it",
+    "first_code_always": "gives the first code it ever gave",
+    "any_code": "gives some code",
+    "two_codes": "gives its own code and the one before it",
+    "no_draft_counters": "/metrics without counters of speculation",
+    "nothing_drafted": "counters of speculation that stay as they are",
+    "nothing_accepted": "a draft that is never accepted",
+    "all_accepted": "a draft that is always accepted",
+    "others_ask": "other requests are answered meanwhile",
+    "no_cache_config": "/metrics without the facts of the KV cache",
+    "small_pool": "a KV pool that is too small",
+    "unknown_pool": "a KV pool of None tokens",
+    "little_concurrency": "a KV pool for half a request",
+    "no_start_time": "/metrics without the start of the process",
+    "token_counter_falls": "a counter of tokens that starts anew",
+    "tokens_not_counted": "a counter of tokens that stays as it is",
 }
 # Lies of the wire: nothing that a completion should be.
 WIRE = {
@@ -102,6 +165,7 @@ class Simulated:
         context: int = 4096,
         port: int = 0,
         pace_s: float = 0.001,
+        lazy_cache: bool = False,
     ) -> None:
         if lie and lie not in LIES and lie not in WIRE:
             raise ValueError(f"no such lie: {lie}; known are {', '.join([*LIES, *WIRE])}")
@@ -113,8 +177,20 @@ class Simulated:
         self.asked: list[str] = []
         self.stopping = threading.Event()
         self.started = 1_700_000_000.0
-        self.finished = 3
+        self.finished = BEGIN
         self.in_flight = 0
+        self.lazy_cache = lazy_cache  # as a hybrid model may: the second visit stores what the third one reads
+        self.cache: dict[str, set[tuple[int, ...]]] = {}
+        self.visits: dict[tuple[int, ...], int] = {}
+        self.hits = 0
+        self.generated = 50
+        self.drafts = 0
+        self.accepted = 0
+        self.calls = 0
+        self.codes: list[str] = []
+        self.results: list[str] = []
+        self.schema_before: dict[str, Any] | None = None
+        self.bias: dict[str, float] = {}
         self.lock = threading.Lock()
         self.one_at_a_time = threading.Lock()
         simulated = self
@@ -156,6 +232,82 @@ class Simulated:
             return ANSWERS[keys[(keys.index(question) + 1) % len(keys)]]
         return answer
 
+    def city_to_call_about(self, body: dict[str, Any]) -> str:
+        """The city that the tool is to be called about; empty where the reply is to be a text."""
+        last = body["messages"][-1]
+        asked = re.search(r'weather in "(\w+)"', str(last["content"]))
+        if self.lie == "ignores_result" and last["role"] == "tool":
+            asked = re.search(r'weather in "(\w+)"', str(body["messages"][0]["content"]))
+        offered = bool(body.get("tools")) or self.lie == "calls_without_tools"
+        forbidden = body.get("tool_choice") == "none" and self.lie != "ignores_tool_choice"
+        if asked is None or not offered or forbidden or self.lie == "no_call":
+            return ""
+        return "Atlantis" if self.lie == "wrong_city" else asked[1]
+
+    def result_used(self, result: str) -> str:
+        """The answer to what the tool returned."""
+        self.results.append(result)
+        if self.lie == "result_of_before":
+            result = self.results[max(0, len(self.results) - 2)]
+        if self.lie == "constant_result":
+            result = "temperature: 5 C, condition: sunny"
+        temperature, condition = re.findall(r": (\w+)", result)
+        return f"It is {temperature} degrees and {condition}."
+
+    def needle_found(self, prompt: str) -> str:
+        """The sentence that a prompt asks for, empty if it asks for none; it is only looked for where it was read."""
+        asked = re.search(r"What is the code of the (\w+)\?$", prompt)
+        if asked is None:
+            return ""
+        read = prompt[-KEPT:] if self.lie in ("cuts_prompts", "cuts_prompts_quietly") else prompt
+        hidden = re.search(rf"The code of the {asked[1]} is (\w+ \w+)\.", read)
+        code = hidden[1] if hidden else "unknown to me"
+        self.codes.append(code)
+        if self.lie == "first_code_always":
+            code = self.codes[0]
+        if self.lie == "any_code":
+            code = "white mouse"
+        if self.lie == "two_codes":
+            code = ", ".join(reversed(self.codes[-2:]))
+        return f"The code of the {asked[1]} is {code}."
+
+    def under_schema(self, schema: dict[str, Any]) -> str:
+        """A text that is what a schema says."""
+        if self.lie == "ignores_schema":
+            return '{"name": "Alice", "age": 23}'
+        if self.lie == "schema_without_end":
+            return "{" + " " * 1000
+        values: dict[str, Any] = {}
+        for key, kind in schema["properties"].items():
+            number = "23" if self.lie == "schema_types" else 23
+            values[key] = kind["enum"][0] if "enum" in kind else {"string": "Alice", "integer": number}[kind["type"]]
+        return json.dumps(values)
+
+    def cached(self, body: dict[str, Any], ids: list[int]) -> int:
+        """Tokens of a prompt that are read from the cache, which then holds all its whole blocks."""
+        with self.lock:
+            salt = "" if self.lie == "ignores_salt" else str(body.get("cache_salt"))
+            known = self.cache.setdefault(salt, set())
+            places = range(BLOCK, len(ids), BLOCK)  # the last token is always computed
+            found = max((place for place in places if tuple(ids[:place]) in known), default=0)
+            self.visits[tuple(ids)] = self.visits.get(tuple(ids), 0) + 1
+            if not self.lazy_cache or self.visits[tuple(ids)] > 1:
+                known.update(tuple(ids[:place]) for place in places)
+            if self.lie == "never_cached":
+                found = 0
+            if self.lie == "always_cached":
+                found = max(places, default=0)
+            if self.lie == "cached_off_block" and found:
+                found -= 7
+            if self.lie == "cached_little":
+                found = min(found, BLOCK)
+            if self.lie != "hits_not_counted":
+                self.hits += found
+            return found
+
+
+KEPT = 300  # letters that are read of a prompt that is cut
+
 
 def ids_of(text: str) -> list[int]:
     """A token for every letter."""
@@ -165,6 +317,18 @@ def ids_of(text: str) -> list[int]:
 def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
     """Tokens of a conversation: its text with a role before each message."""
     return ids_of("".join(f"<{message['role']}>{message.get('content') or ''}" for message in messages) + "<assistant>")
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What a request is answered with: its prompt's tokens, how many of them were cached, and the reply's own."""
+
+    body: dict[str, Any]
+    prompt: list[int]
+    cached: int
+    ids: list[int]
+    finish: str
+    call: str
 
 
 class _Http(http.server.ThreadingHTTPServer):
@@ -187,7 +351,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         me.asked.append(f"GET {self.path}")
         if self.path == "/health":
-            bad = me.lie == "unhealthy_after" and me.finished > 3
+            bad = me.lie == "unhealthy_after" and me.finished > BEGIN
             self._send(503 if bad else 200, b"", "text/plain")
         elif self.path == "/version":
             self._json({"version": "0.27.1" if me.lie == "wrong_version" else me.version})
@@ -204,7 +368,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         me.asked.append(f"POST {self.path}")
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        if self.path == "/tokenize":
+        if self.path == "/tokenize" and "prompt" in body:
+            ids = ids_of(body["prompt"])
+            self._json({"count": len(ids), "tokens": ids})
+        elif self.path == "/tokenize":
             ids = prompt_ids(body["messages"])
             words = sum(len(str(message["content"]).split()) for message in body["messages"])
             self._json({"count": words if me.lie == "tokenize_wrong" else len(ids), "tokens": ids})
@@ -226,61 +393,114 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             me.in_flight += 1
         try:
             # A moment for the others that were sent at the same time, so that a batch is a batch.
-            time.sleep(10 * me.pace_s)
-            question = str(body["messages"][-1]["content"])
-            text = me.reply_to(question, me.in_flight)
+            if not any(body.get(key) for key in NEVER_IN_A_CROWD):
+                time.sleep(10 * me.pace_s)
+            call = me.city_to_call_about(body)
+            prompt = prompt_ids(body["messages"])
+            cached = me.cached(body, prompt)
+            text = f"<tool_call>{_arguments(me.lie, call)}</tool_call>" if call else self._text_for(body)
+            if me.lie == "cache_changes_tokens" and cached:
+                text = f"!{text}"
             ids = [*ids_of(text), END]
             limit = int(body.get("max_tokens") or 64)
             if body.get("ignore_eos") and me.lie != "no_ignore_eos":
                 while len(ids) < limit:
                     ids += ids_of(FILLER)
             finish = "stop" if len(ids) <= limit and not body.get("ignore_eos") else "length"
-            ids = ids[:limit]
+            ids = self._biased(body, ids[:limit])
             if me.lie == "cut_short":
                 finish = "length"
+            if call and me.lie != "call_ends_as_text":
+                finish = "tool_calls"
+            reply = _Reply(body, prompt, cached, ids, finish, call)
             if body.get("stream"):
                 if me.lie == "one_at_a_time":
                     with me.one_at_a_time:
-                        self._stream(body, ids, finish)
+                        self._stream(reply)
                 else:
-                    self._stream(body, ids, finish)
+                    self._stream(reply)
             else:
-                self._plain(body, ids, finish)
+                self._plain(reply)
         finally:
             with me.lock:
                 me.in_flight -= 1
 
-    def _finished(self) -> None:
+    def _text_for(self, body: dict[str, Any]) -> str:
+        me = self.server_is
+        last = body["messages"][-1]
+        schema = (body.get("response_format") or {}).get("json_schema", {}).get("schema")
+        if schema is not None:
+            me.schema_before = schema
+        elif me.lie == "schema_stays":
+            schema, me.schema_before = me.schema_before, None
+        if schema is not None:
+            return me.under_schema(schema)
+        if last["role"] == "tool":
+            return me.result_used(str(last["content"]))
+        question = str(last["content"])
+        return me.needle_found(question) or me.reply_to(question, me.in_flight)
+
+    def _biased(self, body: dict[str, Any], ids: list[int]) -> list[int]:
+        me = self.server_is
+        bias = body.get("logit_bias") or {}
+        if bias:
+            me.bias = bias
+        if me.lie == "bias_stays" or (me.lie == "bias_on_all_rows" and me.in_flight > 1):
+            bias = me.bias
+        for token, value in bias.items():
+            if value >= 100 and me.lie != "ignores_bias":
+                ids = [int(token)] * len(ids)
+            if value <= -100 and me.lie != "ignores_ban":
+                ids = [one + 1 if one == int(token) else one for one in ids]
+        return ids
+
+    def _finished(self, reply: _Reply) -> None:
         me = self.server_is
         with me.lock:
             if me.lie != "answers_from_elsewhere":
-                me.finished += 1
+                me.finished += 3 if me.lie == "others_ask" else 1
             if me.lie == "restarts":
                 me.started += 1
             if me.lie == "counter_falls":
                 me.finished = 0
+            if me.lie != "tokens_not_counted":
+                me.generated += len(reply.ids)
+            if me.lie == "token_counter_falls":
+                me.generated = 0
+            if me.lie != "nothing_drafted":  # of four drafts of one token three are accepted
+                steps = max(1, len(reply.ids) * 4 // 7)
+                me.drafts += steps
+                me.accepted += {"nothing_accepted": 0, "all_accepted": steps}.get(me.lie, steps * 3 // 4)
 
-    def _plain(self, body: dict[str, Any], ids: list[int], finish: str) -> None:
+    def _plain(self, reply: _Reply) -> None:
         me = self.server_is
+        body, ids = reply.body, reply.ids
+        message: dict[str, Any] = {"role": "assistant", "content": _text(ids)}
+        if reply.call:
+            message["content"] = _text(ids) if me.lie == "markup_left" else None
+            message["tool_calls"] = [{"id": self._call_id(), "type": "function", "function": self._function(reply)}]
         choice: dict[str, Any] = {
             "index": 0,
-            "message": {"role": "assistant", "content": _text(ids)},
-            "finish_reason": finish,
+            "message": message,
+            "finish_reason": reply.finish,
             "logprobs": None,
         }
-        reply = self._head(body, "chat.completion")
+        whole = self._head(body, "chat.completion")
         if body.get("return_token_ids"):
             choice["token_ids"] = ids
-            reply["prompt_token_ids"] = prompt_ids(body["messages"])
+            whole["prompt_token_ids"] = reply.prompt
         if body.get("logprobs") and me.lie != "no_logprobs":
-            choice["logprobs"] = {"content": self._rows(ids, int(body.get("top_logprobs") or 0))}
-        reply["choices"] = [choice]
-        reply["usage"] = self._usage(body, len(ids))
-        self._finished()
-        self._json(reply)
+            choice["logprobs"] = {"content": self._rows(ids, int(body.get("top_logprobs") or 0), reply.cached)}
+        if body.get("prompt_logprobs") is not None and me.lie != "no_prompt_logprobs":
+            whole["prompt_logprobs"] = self._prompt_rows(reply.prompt, int(body["prompt_logprobs"]))
+        whole["choices"] = [choice]
+        whole["usage"] = self._usage(reply, len(ids))
+        self._finished(reply)
+        self._json(whole)
 
-    def _stream(self, body: dict[str, Any], ids: list[int], finish: str) -> None:
+    def _stream(self, reply: _Reply) -> None:
         me = self.server_is
+        body, ids = reply.body, reply.ids
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -288,16 +508,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         head = self._head(body, "chat.completion.chunk")
         first = {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
         if body.get("return_token_ids"):
-            first["prompt_token_ids"] = prompt_ids(body["messages"])
+            first["prompt_token_ids"] = reply.prompt
         self._frame(first)
-        frames = [ids[index : index + 2] for index in range(0, len(ids), 2)]  # as with a draft: two tokens at once
-        for index, part in enumerate(frames):
+        deltas = self._call_deltas(reply) if reply.call else []
+        # As with a draft: two tokens at once.
+        deltas = deltas or [({"content": _text(ids[at : at + 2])}, ids[at : at + 2]) for at in range(0, len(ids), 2)]
+        for index, (delta, part) in enumerate(deltas):
             time.sleep(me.pace_s)
-            last = index == len(frames) - 1 and me.lie != "stream_cut"
+            last = index == len(deltas) - 1 and me.lie != "stream_cut"
             choice: dict[str, Any] = {
                 "index": 0,
-                "delta": {"content": _text(part)},
-                "finish_reason": finish if last else None,
+                "delta": delta,
+                "finish_reason": reply.finish if last else None,
             }
             if body.get("return_token_ids"):
                 choice["token_ids"] = part
@@ -307,29 +529,96 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         while me.lie == "stream_endless" and not me.stopping.is_set():
             time.sleep(me.pace_s)
             self._frame({**head, "choices": [{"index": 0, "delta": {"content": "x"}, "token_ids": [120]}]})
-        self._finished()
+        self._finished(reply)
         if me.lie not in ("no_usage_in_stream", "stream_cut"):
-            count = len(frames) if me.lie == "frames_as_tokens" else len(ids)
-            self._frame({**head, "choices": [], "usage": self._usage(body, count)})
+            count = len(deltas) if me.lie == "frames_as_tokens" else len(ids)
+            self._frame({**head, "choices": [], "usage": self._usage(reply, count)})
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
+
+    def _call_deltas(self, reply: _Reply) -> list[tuple[dict[str, Any], list[int]]]:
+        """A streamed call in pieces, each with the tokens it came with."""
+        me = self.server_is
+        function = self._function(reply)
+        text = function["arguments"]
+        cuts = [0, len(text)] if me.lie == "call_in_one_frame" else [0, 0, len(text) // 2, len(text)]
+        pieces = [text[begin:end] for begin, end in itertools.pairwise(cuts)]
+        if me.lie == "arguments_cut":
+            pieces.pop()
+        deltas: list[tuple[dict[str, Any], list[int]]] = []
+        for number, piece in enumerate(pieces):
+            call: dict[str, Any] = {"index": 0, "function": {"arguments": piece}}
+            if number == 0:
+                call = {**call, "id": self._call_id(), "type": "function"}
+                call["function"]["name"] = function["name"]
+            elif me.lie == "call_twice_in_stream" and number == 1:
+                call["id"] = self._call_id()
+            delta: dict[str, Any] = {"tool_calls": [call]}
+            if me.lie == "markup_left" and number == 0:
+                delta["content"] = _text(reply.ids)
+            deltas.append((delta, reply.ids if number == 0 else []))
+        return deltas
+
+    def _call_id(self) -> str:
+        me = self.server_is
+        with me.lock:
+            me.calls += me.lie != "same_call_id"
+            return f"{CALL_ID}{me.calls}"
+
+    def _function(self, reply: _Reply) -> dict[str, str]:
+        return {"name": "get_weather", "arguments": _arguments(self.server_is.lie, reply.call)}
 
     def _head(self, body: dict[str, Any], kind: str) -> dict[str, Any]:
         me = self.server_is
         name = "enplace/other" if me.lie == "other_model_answers" else body["model"]
         return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": name}
 
-    def _usage(self, body: dict[str, Any], completion: int) -> dict[str, int]:
+    def _usage(self, reply: _Reply, completion: int) -> dict[str, Any]:
         me = self.server_is
-        prompt = len(prompt_ids(body["messages"])) + (me.lie == "prompt_off_by_one")
+        prompt = len(reply.prompt) + (me.lie == "prompt_off_by_one")
+        if me.lie == "cuts_prompts":
+            prompt = min(prompt, KEPT)
         if me.lie == "constant_usage":
             prompt, completion = 20, 8
         total = prompt + completion + (me.lie == "wrong_total")
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+        details = None if me.lie == "no_cached_tokens" else {"cached_tokens": reply.cached}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": total,
+            "prompt_tokens_details": details,
+        }
 
-    def _rows(self, ids: list[int], top: int) -> list[dict[str, Any]]:
+    def _prompt_rows(self, prompt: list[int], top: int) -> list[Any]:
+        me = self.server_is
+        if me.lie == "null_prompt_logprobs":
+            return [None] * len(prompt)
+        if me.lie == "other_prompt":
+            prompt = ids_of("<user>Hello<assistant>")
+        if me.lie == "shifted_prompt_logprobs":
+            prompt = [prompt[0], *prompt[:-1]]
+        rows: list[Any] = [None]
+        for place in range(1, len(prompt)):
+            token = prompt[place]
+            # The token at this place is one of the likely ones, or one more.
+            own = 0 if me.lie in ("alike_prompt_logprobs", "capped_prompt_logprobs") else (token + place) % (top + 1)
+            values = [math.log(0.5**index / 3) - 0.0001 * place for index in range(1, top + 2)]
+            if me.lie == "alike_prompt_logprobs":
+                values = [math.log(0.5**index / 3) for index in range(1, top + 2)]
+            names = [f"{token + 1 + index}" for index in range(top + 1)]
+            names[own] = f"{token}"
+            count = 1 if me.lie == "capped_prompt_logprobs" else max(top, own + 1)
+            entries = list(zip(names, values, range(1, top + 2), strict=True))[:count]
+            rows.append({name: {"logprob": value, "rank": rank} for name, value, rank in entries})
+        return rows
+
+    def _rows(self, ids: list[int], top: int, cached: int) -> list[dict[str, Any]]:
         me = self.server_is
         rows = [self._row(token, min(top, 5) if me.lie == "top_capped" else top) for token in ids]
+        if me.lie == "noise" or (me.lie == "cache_changes_values" and cached):
+            shift = 1e-7 * (me.finished if me.lie == "noise" else 1)
+            for entry in [rows[0], *rows[0]["top_logprobs"]]:
+                entry["logprob"] -= shift
         if me.lie == "shifted_rows":
             rows = rows[1:] + rows[:1]
         if me.lie == "missing_row":
@@ -357,13 +646,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         if me.lie == "no_metrics":
             return "python_info 1.0\n"
-        return (
+        page = (
             "# TYPE vllm:request_success counter\n"
             f'vllm:request_success_total{{finished_reason="stop"}} {me.finished}.0\n'
             'vllm:request_success_total{finished_reason="length"} 0.0\n'
             'vllm:request_success_created{finished_reason="stop"} 1.7e+09\n'
-            f"process_start_time_seconds {me.started}\n"
+            f'vllm:generation_tokens_total{{engine="0"}} {me.generated}.0\n'
+            'vllm:generation_tokens_created{engine="0"} 1.7e+09\n'
         )
+        if me.lie != "no_start_time":
+            page += f"process_start_time_seconds {me.started}\n"
+        if me.lie != "no_hits_counter":
+            page += f'vllm:prefix_cache_hits_total{{engine="0"}} {me.hits}.0\n'
+        if me.lie != "no_draft_counters":
+            page += (
+                f"vllm:spec_decode_num_drafts_total {me.drafts}.0\n"
+                f"vllm:spec_decode_num_draft_tokens_total {me.drafts}.0\n"
+                f"vllm:spec_decode_num_accepted_tokens_total {me.accepted}.0\n"
+                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {me.accepted}.0\n'
+            )
+        if me.lie != "no_cache_config":
+            tokens = {"small_pool": "9000", "unknown_pool": "None"}.get(me.lie, "90000")
+            page += (
+                f'vllm:cache_config_info{{block_size="{BLOCK}",cache_dtype="auto",enable_prefix_caching="True",'
+                f'kv_cache_max_concurrency="{0.5 if me.lie == "little_concurrency" else 21.97}",'
+                f'kv_cache_size_tokens="{tokens}",num_gpu_blocks="1407"}} 1.0\n'
+            )
+        return page
 
     # ---- the wire
 
@@ -432,6 +741,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+def _arguments(lie: str, city: str) -> str:
+    return json.dumps({"city": city, **({"units": "metric"} if lie == "more_arguments" else {})})
 
 
 def _text(ids: list[int]) -> str:

@@ -4,14 +4,23 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from ansible_collections.enplace.inference.plugins.module_utils.verify import checks as table
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
-from ansible_collections.enplace.inference.plugins.module_utils.verify.server import Vitals, parse_metrics
+from ansible_collections.enplace.inference.plugins.module_utils.verify import server as server_module
+from ansible_collections.enplace.inference.plugins.module_utils.verify import texts
+from ansible_collections.enplace.inference.plugins.module_utils.verify.cache import fitted
+from ansible_collections.enplace.inference.plugins.module_utils.verify.server import Metrics, Vitals, parse_metrics
+from ansible_collections.enplace.inference.plugins.module_utils.verify.suite import CLASSES, Context
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.sim.liar import ANSWERS, LIES, WIRE, Simulated
+from tests.sim.smoke_model import suite as trained
 
 PROMPTS = [{"ask": ask, "expect": [answer]} for ask, answer in ANSWERS.items()]
 CHECKS: dict[str, dict[str, Any]] = {
@@ -20,7 +29,29 @@ CHECKS: dict[str, dict[str, Any]] = {
     "known_answers_in_flight": {"check": "known_answers_in_flight", "prompts": PROMPTS, "requests": 8},
     "logprobs": {"check": "logprobs", "ask": "Where are the boats?", "top": 20},
     "usage": {"check": "usage", "ask": "Where are the boats?"},
+    "tool_call": {"check": "tool_call", "calls": 3},
+    "tool_call_streamed": {"check": "tool_call_streamed"},
+    "tool_result": {"check": "tool_result"},
+    "prompt_logprobs": {"check": "prompt_logprobs", "ask": "Where are the boats?", "top": 5},
+    "json_schema": {"check": "json_schema"},
+    "logit_bias": {"check": "logit_bias", "ask": "Where are the boats?"},
+    "prefix_cache": {"check": "prefix_cache", "tokens": [500, 700]},
+    "needles": {"check": "needles", "tokens": [600], "depths": 2},
+    "draft": {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.9, "requests": 3},
+    "kv_pool": {"check": "kv_pool", "tokens": 80000, "concurrency": 2},
+    "healthy": {"check": "healthy"},
 }
+# log_line reads the journal and not the server: see test_verify_journal.py.
+ELSEWHERE = {"log_line"}
+FIRST_CHECKS = ("identity", "known_answers", "known_answers_in_flight", "logprobs", "usage")
+
+# Checks that ask for the same kind of thing.
+GROUPS = (
+    ("tool_call", "tool_call_streamed", "tool_result"),
+    ("prompt_logprobs", "json_schema", "logit_bias"),
+    ("prefix_cache", "needles", "kv_pool"),
+    ("draft", "kv_pool", "healthy"),
+)
 
 # For each lie, the checks that must find it. The others must pass: a check that fails for anything proves little.
 EVERY = tuple(CHECKS)
@@ -33,30 +64,86 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "wrong_answer": ("known_answers", "known_answers_in_flight"),
     "inside_a_number": ("known_answers", "known_answers_in_flight"),
     "says_everything": ("known_answers", "known_answers_in_flight"),
-    "cut_short": ("known_answers", "known_answers_in_flight"),
-    "empty_text": ("known_answers", "known_answers_in_flight"),
+    "cut_short": ("known_answers", "known_answers_in_flight", "tool_result", "json_schema"),
+    "empty_text": ("known_answers", "known_answers_in_flight", "prompt_logprobs", "draft"),
     "crossed_rows": ("known_answers_in_flight",),
-    "wrong_in_batch": ("known_answers_in_flight",),
+    "wrong_in_batch": ("known_answers_in_flight", "logit_bias"),
     "one_at_a_time": ("known_answers_in_flight",),
-    "no_ignore_eos": ("known_answers_in_flight", "usage"),
+    "no_ignore_eos": ("known_answers_in_flight", "usage", "logit_bias"),
     "top_capped": ("logprobs",),
-    "no_logprobs": ("logprobs",),
+    "no_logprobs": ("logprobs", "prefix_cache"),
     "shifted_rows": ("logprobs",),
-    "missing_row": ("logprobs",),
+    "missing_row": ("logprobs", "prefix_cache"),
     "placeholder": ("logprobs",),
     "doubled_entries": ("logprobs",),
     "unsorted": ("logprobs",),
     "certain": ("logprobs",),
     "not_finite": ("logprobs",),
     "frames_as_tokens": ("known_answers_in_flight", "usage"),
-    "prompt_off_by_one": ("usage",),
+    "prompt_off_by_one": ("usage", "prompt_logprobs", "prefix_cache", "needles"),
     "wrong_total": ("usage",),
-    "no_usage_in_stream": ("known_answers_in_flight", "usage"),
-    "constant_usage": ("known_answers_in_flight", "usage"),
-    "tokenize_wrong": ("usage",),
-    "stream_cut": ("known_answers_in_flight", "usage"),
-    "stream_error": ("known_answers_in_flight", "usage"),
-    "stream_endless": ("known_answers_in_flight", "usage"),
+    "no_usage_in_stream": ("known_answers_in_flight", "usage", "tool_call_streamed"),
+    "constant_usage": ("known_answers_in_flight", "usage", "prompt_logprobs", "prefix_cache", "needles", "healthy"),
+    "tokenize_wrong": ("usage", "prefix_cache", "needles"),
+    "stream_cut": ("known_answers_in_flight", "usage", "tool_call_streamed"),
+    "stream_error": ("known_answers_in_flight", "usage", "tool_call_streamed"),
+    "stream_endless": ("known_answers_in_flight", "usage", "tool_call_streamed"),
+    "no_call": ("tool_call", "tool_call_streamed", "tool_result"),
+    "wrong_city": ("tool_call", "tool_call_streamed", "tool_result"),
+    "more_arguments": ("tool_call", "tool_call_streamed", "tool_result"),
+    "markup_left": ("tool_call", "tool_call_streamed", "tool_result"),
+    "call_ends_as_text": ("tool_call", "tool_call_streamed", "tool_result"),
+    "calls_without_tools": ("tool_call",),
+    "ignores_tool_choice": ("tool_call",),
+    "same_call_id": ("tool_call",),
+    "call_in_one_frame": ("tool_call_streamed",),
+    "call_twice_in_stream": ("tool_call_streamed",),
+    "arguments_cut": ("tool_call_streamed",),
+    "ignores_result": ("tool_result",),
+    "constant_result": ("tool_result",),
+    "result_of_before": ("tool_result",),
+    "no_prompt_logprobs": ("prompt_logprobs",),
+    "null_prompt_logprobs": ("prompt_logprobs",),
+    "shifted_prompt_logprobs": ("prompt_logprobs",),
+    "alike_prompt_logprobs": ("prompt_logprobs",),
+    "capped_prompt_logprobs": ("prompt_logprobs",),
+    "other_prompt": ("prompt_logprobs",),
+    "ignores_schema": ("json_schema",),
+    "schema_types": ("json_schema",),
+    "schema_without_end": ("json_schema",),
+    "schema_stays": ("json_schema",),
+    "ignores_bias": ("logit_bias",),
+    "ignores_ban": ("logit_bias",),
+    "bias_stays": ("logit_bias",),
+    "bias_on_all_rows": ("logit_bias",),
+    "never_cached": ("prefix_cache",),
+    "always_cached": ("prefix_cache", "needles"),
+    "ignores_salt": ("prefix_cache", "needles"),
+    "no_cached_tokens": ("prefix_cache",),
+    "hits_not_counted": ("prefix_cache",),
+    "cached_off_block": ("prefix_cache",),
+    "cached_little": ("prefix_cache",),
+    "cache_changes_values": ("prefix_cache",),
+    "cache_changes_tokens": ("prefix_cache",),
+    "noise": ("prefix_cache",),
+    "no_hits_counter": ("prefix_cache",),
+    "cuts_prompts": ("prefix_cache", "needles"),
+    "cuts_prompts_quietly": ("needles",),
+    "first_code_always": ("needles",),
+    "any_code": ("needles",),
+    "two_codes": ("needles",),
+    "no_draft_counters": ("draft",),
+    "nothing_drafted": ("draft",),
+    "nothing_accepted": ("draft",),
+    "all_accepted": ("draft",),
+    "others_ask": ("draft",),
+    "no_cache_config": ("prefix_cache", "kv_pool"),
+    "small_pool": ("kv_pool",),
+    "unknown_pool": ("kv_pool",),
+    "little_concurrency": ("kv_pool",),
+    "no_start_time": ("healthy",),
+    "token_counter_falls": ("healthy",),
+    "tokens_not_counted": ("healthy",),
     "restarts": EVERY,
     "counter_falls": EVERY,
     "answers_from_elsewhere": EVERY,
@@ -74,9 +161,7 @@ SAYS = {
     "inside_a_number": "7/8 answers are right",
     "says_everything": "another prompt's answer",
     "cut_short": "did not end by itself",
-    "empty_text": "0/8 answers are right",
     "crossed_rows": "differ from those alone",
-    "wrong_in_batch": "differ from those alone",
     "one_at_a_time": "never decoded side by side",
     "top_capped": "not 20 distinct entries",
     "shifted_rows": "another token",
@@ -86,6 +171,61 @@ SAYS = {
     "unsorted": "not in order",
     "certain": "add up to more than 1",
     "not_finite": "not log-probabilities",
+    "no_call": "call",
+    "wrong_city": "arguments of the call are wrong",
+    "more_arguments": "arguments of the call are wrong",
+    "markup_left": "markup of a call",
+    "call_ends_as_text": "finish_reason of",
+    "calls_without_tools": "without any tool",
+    "ignores_tool_choice": "under tool_choice none",
+    "same_call_id": "the same id",
+    "call_in_one_frame": "not streamed",
+    "call_twice_in_stream": "does not hold one call",
+    "arguments_cut": "not JSON",
+    "ignores_result": "a call came after the tool's result",
+    "constant_result": "does not use what the tool returned",
+    "result_of_before": "does not use what the tool returned",
+    "no_prompt_logprobs": "not one entry for every token",
+    "null_prompt_logprobs": "its own token is missing",
+    "shifted_prompt_logprobs": "its own token is missing",
+    "alike_prompt_logprobs": "all alike",
+    "capped_prompt_logprobs": "not 5 entries",
+    "other_prompt": "not one entry for every token",
+    "ignores_schema": "nobody can guess",
+    "schema_types": "not what the schema says",
+    "schema_without_end": "did not end by itself",
+    "schema_stays": "is in the next",
+    "ignores_bias": "+100 had no effect",
+    "ignores_ban": "-100 had no effect",
+    "bias_stays": "left over",
+    "bias_on_all_rows": "wrong row",
+    "never_cached": "no hit in 3 visits",
+    "always_cached": "not cold",
+    "ignores_salt": "another cache_salt|not cold",
+    "no_cached_tokens": "no cached_tokens",
+    "hits_not_counted": "count other hits",
+    "cached_off_block": "no whole blocks",
+    "cached_little": "too few blocks",
+    "cache_changes_values": "the log-probabilities differ",
+    "cache_changes_tokens": "the tokens differ",
+    "noise": "the log-probabilities differ",
+    "no_hits_counter": "prefix_cache_hits_total",
+    "cuts_prompts": "counts another prompt",
+    "cuts_prompts_quietly": "codes were found",
+    "first_code_always": "0/3 codes were found",
+    "any_code": "0/3 codes were found",
+    "two_codes": "1/3 codes were found",
+    "no_draft_counters": "no counters of speculation",
+    "nothing_drafted": "too little was drafted",
+    "nothing_accepted": "too rarely",
+    "all_accepted": "too often",
+    "others_ask": "others asked",
+    "small_pool": "smaller than the recipe counts on",
+    "unknown_pool": "no kv_cache_size_tokens",
+    "little_concurrency": "smaller than the recipe counts on",
+    "no_start_time": "process_start_time_seconds",
+    "token_counter_falls": "fell",
+    "tokens_not_counted": "did not count the token",
     "restarts": "started anew",
     "counter_falls": "fell from",
     "answers_from_elsewhere": "something else answered",
@@ -110,6 +250,7 @@ SAYS = {
 def _settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulated server counts at once; nothing is to be waited for."""
     monkeypatch.setattr(reports, "SETTLE_S", 0.3)
+    monkeypatch.setattr(server_module, "COUNTED_S", 0.3)
 
 
 def verify(url: str, *names: str, deadlines: dict[str, int] | None = None) -> dict[str, Any]:
@@ -124,38 +265,51 @@ def test_an_honest_server_passes_everything() -> None:
         report = verify(server.url, *CHECKS)
     assert reports.messages(report) == []
     assert report["all_passed"] is True
-    assert [check["status"] for check in report["checks"]] == ["pass"] * 5
+    assert [check["status"] for check in report["checks"]] == ["pass"] * len(CHECKS)
     for check in report["checks"]:
         assert check["asked"]
         assert check["demanded"]
-        assert check["evidence"]["completions"] >= 1
+        assert check["evidence"]["completions"] >= (check["name"] != "kv_pool")
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_found_by_its_checks_and_by_no_other(lie: str) -> None:
+    # A lie about one feature is told to the checks of that kind; all other lies are told to all.
+    names = next((group for group in GROUPS if set(FOUND_BY[lie]) <= set(group)), EVERY)
     # Only what never ends needs an early deadline; a check that passes must not depend on how busy this machine is.
     early = FOUND_BY[lie] if lie == "stream_endless" else ()
     with Simulated(lie) as server:
-        report = verify(server.url, *CHECKS, deadlines=dict.fromkeys(early, 3))
+        report = verify(server.url, *names, deadlines=dict.fromkeys(early, 2))
     assert report["all_passed"] is False
     found = {check["name"]: check["reason"] for check in report["checks"] if check["status"] == "fail"}
     if FOUND_BY[lie] == EVERY:  # after the first, nothing more is asked of a process that is not the same
-        assert [check["status"] for check in report["checks"]] == ["fail", *["not run"] * 4]
+        assert [check["status"] for check in report["checks"]] == ["fail", *["not run"] * (len(CHECKS) - 1)]
     else:
         assert tuple(found) == FOUND_BY[lie], reports.messages(report)
     for reason in found.values():
-        assert SAYS.get(lie, "") in reason
+        assert any(said in reason for said in SAYS.get(lie, "").split("|")), reason
 
 
 def test_every_check_has_two_lies_of_its_own_and_every_lie_a_check() -> None:
     assert set(FOUND_BY) == set(LIES)
+    assert set(CHECKS) == set(table.CHECKS) - ELSEWHERE
     for name in CHECKS:
         assert sum(name in found and found != EVERY for found in FOUND_BY.values()) >= 2, name
     assert all(FOUND_BY.values())
 
 
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("lie", WIRE)
+@pytest.mark.parametrize(
+    ("lie", "name"),
+    [(lie, name) for lie in WIRE for name in FIRST_CHECKS]
+    # The others ask in the same way; of the wire they see one thing of each sort.
+    + [
+        (lie, name)
+        for lie in ("html", "broken_off", "error_500")
+        for name in CHECKS
+        if name not in (*FIRST_CHECKS, "kv_pool")
+    ]
+    + [("stall", "needles")],
+)
 def test_whatever_the_wire_brings_ends_as_a_failed_check(lie: str, name: str) -> None:
     with Simulated(lie) as server:
         report = verify(server.url, name, deadlines={name: 1} if lie in ("trickle", "stall") else {})
@@ -170,7 +324,7 @@ def test_a_closed_port_fails_the_first_check_and_leaves_the_others_unasked() -> 
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         report = verify(url, *CHECKS)
-    assert [check["status"] for check in report["checks"]] == ["fail", *["not run"] * 4]
+    assert [check["status"] for check in report["checks"]] == ["fail", *["not run"] * (len(CHECKS) - 1)]
     assert report["all_passed"] is False
     first = report["checks"][0]
     assert first["reason"] == f"no answer from {url}"
@@ -243,3 +397,124 @@ def test_vitals_without_a_counter_still_tell_a_restart() -> None:
     assert Vitals(1.0, None).since(Vitals(1.0, None)) == ""
     assert "anew" in Vitals(2.0, None).since(Vitals(1.0, None))
     assert "came or went" in Vitals(1.0, 5.0).since(Vitals(1.0, None))
+
+
+def result(server: Simulated, check: dict[str, Any]) -> dict[str, Any]:
+    """What one check came to."""
+    subject = reports.Subject(server.url, "enplace/smoke", "", "0" * 64, {"name": "vllm", "version": "0.28.0"}, [check])
+    (found,) = reports.run(subject, {}, None, lambda: None)["checks"]
+    return dict(found)
+
+
+def test_a_cache_that_hits_on_the_third_visit_only_is_a_cache() -> None:
+    with Simulated(lazy_cache=True) as server:
+        check = result(server, CHECKS["prefix_cache"])
+    assert check["status"] == "pass", check
+    assert [row["hit_on_repeat"] for row in check["evidence"]["rows"]] == [2, 2]
+
+
+def test_noise_is_told_from_a_cache_that_changes_the_reply() -> None:
+    with Simulated("noise") as server:
+        noise = result(server, CHECKS["prefix_cache"])
+    with Simulated("cache_changes_values") as server:
+        changed = result(server, CHECKS["prefix_cache"])
+    assert "noise of the engine" in noise["todo"]
+    assert "the cache changes the reply" in changed["todo"]
+
+
+@pytest.mark.parametrize("lie", ["noise", "cache_changes_values"])
+def test_without_exact_only_the_tokens_must_be_the_same(lie: str) -> None:
+    with Simulated(lie) as server:
+        check = result(server, {**CHECKS["prefix_cache"], "exact": False})
+    assert check["status"] == "pass", check
+    assert not any(row["same_logprobs"] for row in check["evidence"]["rows"])
+    with Simulated("cache_changes_tokens") as server:
+        assert result(server, {**CHECKS["prefix_cache"], "exact": False})["status"] == "fail"
+
+
+@pytest.mark.parametrize(("block", "status"), [(64, "pass"), (32, "pass"), (48, "fail")])
+def test_cached_tokens_are_a_multiple_of_the_recipes_block(block: int, status: str) -> None:
+    with Simulated() as server:
+        assert result(server, {**CHECKS["prefix_cache"], "block": block})["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("check", "says"),
+    [
+        ({"check": "prefix_cache", "tokens": [128]}, "a length is too short"),
+        ({"check": "prefix_cache", "tokens": [4090]}, "does not fit the context"),
+        ({"check": "needles", "tokens": [600, 4090]}, "does not fit the context"),
+        ({"check": "needles", "tokens": [128]}, "no prompt of this length could be made"),
+        ({"check": "draft", "acceptance_min": 0.8, "requests": 4}, "too rarely"),
+        ({"check": "draft", "acceptance_min": 0.5, "requests": 1}, "too little was drafted"),
+        ({"check": "log_line", "pattern": "x"}, "no unit is known"),
+    ],
+)
+def test_what_cannot_be_shown_is_not_shown(check: dict[str, Any], says: str) -> None:
+    with Simulated() as server:
+        found = result(server, check)
+    assert found["status"] == "fail"
+    assert says in found["reason"]
+
+
+def test_the_seed_of_what_was_made_up_is_evidence() -> None:
+    with Simulated() as server:
+        made_up, fixed = result(server, CHECKS["needles"]), result(server, CHECKS["usage"])
+    assert len(made_up["evidence"]["seed"]) == 16
+    assert "seed" not in fixed["evidence"]
+    with Simulated("any_code") as server:
+        assert len(result(server, CHECKS["needles"])["evidence"]["seed"]) == 16
+
+
+@given(st.integers(500, 3000), st.floats(0, 1), st.integers(0, 2**32))
+def test_a_prompt_is_fitted_to_its_length_and_made_up_again_from_its_seed(length: int, depth: float, seed: int) -> None:
+    def made() -> Any:
+        check = CLASSES["needles"]({"check": "needles"}, Context("0.28.0"))
+        check.rng = random.Random(seed)
+        return fitted(check, cast("Any", Letters()), length, depth)
+
+    prompt = made()
+    assert 0.9 * length <= prompt.tokens <= length
+    assert len(prompt.text) == prompt.tokens - Letters.AROUND
+    assert prompt.text.count(f"The code of the {prompt.place} is {prompt.code}.") == 1
+    assert made() == prompt
+
+
+class Letters:
+    """A tokenizer with a token for every letter, and some around the prompt."""
+
+    AROUND = 17
+
+    def token_count(self, text: str) -> int:
+        return len(text) + self.AROUND
+
+
+def test_labels_are_read_with_what_they_quote() -> None:
+    metrics = Metrics('x{a="1",b="say \\"hi\\", a=2"} 1\nx{a="2",b=""} 2\nx_total 5\n')
+    assert metrics.labels("x") == [{"a": "1", "b": 'say \\"hi\\", a=2'}, {"a": "2", "b": ""}]
+    assert metrics.by_label("x", "a") == {"1": 1, "2": 2}
+    assert metrics.total("x") == 3
+    assert metrics.total("y") is None
+
+
+def test_the_texts_are_of_the_form_that_the_smoke_model_knows() -> None:
+    for name in ("CITIES", "PLACES", "COLOURS", "ANIMALS", "NAMES", "WEATHER_TOOL"):
+        assert getattr(texts, name) == getattr(trained, name)
+    assert list(texts.CONDITIONS) == trained.CONDITIONS
+    ours, theirs = random.Random(1), random.Random(1)
+    assert [texts.filler(ours) for _ in range(50)] == [trained.filler(theirs) for _ in range(50)]
+    for name, values in (
+        ("needle", ("harbor", "jade lynx")),
+        ("needle_question", ("harbor",)),
+        ("weather_question", ("Lima",)),
+        ("weather_result", (7, "foggy")),
+        ("person_question", ("Hugo",)),
+    ):
+        assert getattr(texts, name)(*values) == getattr(trained, name)(*values)
+    lines = [trained.filler(theirs) for _ in range(9)]
+    prompt = texts.haystack_prompt(lines, 0.5, texts.needle("tower", "jade lynx"), "tower")
+    assert prompt.startswith("Read the notes.\n")
+    assert (
+        trained.haystack_prompt(" ".join([*lines[:4], trained.needle("tower", "jade lynx"), *lines[4:]]), "tower")
+        == prompt
+    )

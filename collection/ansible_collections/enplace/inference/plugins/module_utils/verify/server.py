@@ -392,9 +392,11 @@ class Server:
     def stream(self, messages: Any, **options: Any) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed completion with usage at its end, as data."""
         request = {**self._request(messages, options), "stream": True, "stream_options": {"include_usage": True}}
+        chunks = 0
         try:
             for chunk in self._open().chat.completions.create(**request):
                 self.deadline.left()
+                chunks += 1
                 yield _data(CHAT, chunk)
         except GeneratorExit:
             raise
@@ -402,6 +404,9 @@ class Server:
             raise
         except Exception as error:
             raise self._explain(CHAT, error) from error
+        if not chunks:
+            found = "a body without any"
+            raise CheckFailed(f"the reply from {CHAT} is not JSON in events", "chunks of a completion", found)
         self._count()
 
     def _request(self, messages: Any, options: dict[str, Any]) -> dict[str, Any]:
