@@ -30,6 +30,7 @@ What differs between versions (`RULE_SETS`); 0.25.1 has kv_cache_utils.py and ma
 | a state smaller than the draft's page | refused | refused | padded | padded |
 | mode "align" demands block <= max-num-batched-tokens | yes | yes | yes | no |
 | block of a hybrid with latent attention | the kernel's multiple | the same | the same | a multiple of 128 |
+| a sliding window that is cached as full attention, in a larger block | that block | refused | refused | that block |
 
 vllm-gaudi 0.26.0 on vLLM 0.26.0 (platform.py, v1/worker/hpu_worker.py, hpu_model_runner.py): the block begins at 128,
 sliding windows are cached as full attention, and gated-delta states lie in slots of their own beside the pool,
@@ -118,15 +119,16 @@ class RuleSet:
     pads_states: bool
     align_block_within_batch: bool
     latent_hybrid_multiple: int
+    window_takes_block: bool
 
 
 RULE_SETS: Mapping[str, RuleSet] = {
     rules.version: rules
     for rules in (
-        RuleSet("0.24.0", False, False, False, False, True, 1),
-        RuleSet("0.25.1", False, True, False, False, True, 1),
-        RuleSet("0.26.0", False, True, True, True, True, 1),
-        RuleSet("0.28.0", True, True, True, True, False, 128),
+        RuleSet("0.24.0", False, False, False, False, True, 1, True),
+        RuleSet("0.25.1", False, True, False, False, True, 1, False),
+        RuleSet("0.26.0", False, True, True, True, True, 1, False),
+        RuleSet("0.28.0", True, True, True, True, False, 128, True),
     )
 }
 
@@ -699,7 +701,7 @@ def _geometry(case: _Case, found: Estimate) -> Estimate:
             _Layer("gated_delta", tuple(layer[key] for key in sorted(layer) if key not in ("kind", "count")), 0, page),
             layer["count"],
         )
-    counted = _without_windows(case, counted)
+    counted = _without_windows(case, counted, rules)
     group_size, block_bytes, plan = _groups(case, counted, rules)
     context = found.context
     if context is None:
@@ -766,19 +768,25 @@ def _in_flight(case: _Case, found: Estimate, rules: RuleSet) -> int:
     return tokens * (2 if asynchronous else 1)
 
 
-def _without_windows(case: _Case, counted: dict[_Layer, int]) -> dict[_Layer, int]:
-    """--disable-hybrid-kv-cache-manager: sliding windows are cached like full attention."""
-    if not case.flag("disable-hybrid-kv-cache-manager"):
+def _without_windows(case: _Case, counted: dict[_Layer, int], rules: RuleSet) -> dict[_Layer, int]:
+    """--disable-hybrid-kv-cache-manager: sliding windows are cached like full attention, all in one group."""
+    name = "disable-hybrid-kv-cache-manager"
+    if not case.flag(name) or _one_type(counted):
         return counted
     full = [layer for layer in counted if layer.kind in ("attention", "latent_attention")]
-    if any(layer.kind == "gated_delta" for layer in counted) and full:
-        raise _NotComputed("disable-hybrid-kv-cache-manager", "the engine refuses it for a model with states")
+    if any(layer.kind == "gated_delta" for layer in counted) or not full:
+        raise _NotComputed(name, "the engine refuses it for layers of these kinds")
+    if len({layer.window for layer in counted} - {0}) > 1:
+        raise _NotComputed(name, "the engine refuses it for windows of different sizes")
     merged: dict[_Layer, int] = {}
     for layer, count in counted.items():
-        if layer.kind == "sliding_attention" and full:
-            tokens = full[0].block
-            layer = _Layer("attention", layer.shape, tokens, layer.page // layer.block * tokens)
-        merged[layer] = merged.get(layer, 0) + count
+        like = layer
+        if layer.kind == "sliding_attention":
+            tokens = full[0].block if rules.window_takes_block else layer.block
+            like = _Layer("attention", layer.shape, tokens, layer.page // layer.block * tokens)
+        merged[like] = merged.get(like, 0) + count
+    if not _one_type(merged):
+        raise _NotComputed(name, f"vLLM {rules.version} refuses it where blocks differ")
     return merged
 
 
