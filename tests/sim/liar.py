@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -307,6 +308,50 @@ class Simulated:
 
 
 KEPT = 300  # letters that are read of a prompt that is cut
+
+
+class Journal:
+    """A simulated journalctl in a folder of its own, which tells the lines of the run it is asked about."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = folder / "journal"
+        self._calls = folder / "journal-calls"
+        self._rest = folder / "journal-rest"
+        self.programs = folder / "journal-programs"
+        self.programs.mkdir()
+        self._rest.write_text("")
+        self.clear()
+        program = self.programs / "journalctl"
+        program.write_text(
+            "#!/bin/sh\n"
+            f'echo "$*" >> {self._calls}\n'
+            "for last; do :; done\n"
+            f'sed -n "s/^${{last#_SYSTEMD_INVOCATION_ID=}} //p" {self._lines}\n'
+            f". {self._rest}\n"
+        )
+        program.chmod(0o755)
+
+    def clear(self) -> None:
+        """Forget all lines."""
+        self._lines.write_bytes(b"")
+
+    def write(self, invocation: str, *lines: str) -> None:
+        """Log lines of one run of a unit."""
+        with self._lines.open("a", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.writelines(f"{invocation} {line}\n" for line in lines)
+
+    def refuse(self, why: str) -> None:
+        """From now on the journal cannot be read."""
+        self.clear()
+        self._rest.write_text(f"echo '{why}' >&2\nexit 1\n")
+
+    def hang(self) -> None:
+        """From now on the journal never comes to its end."""
+        self._rest.write_text("exec sleep 60\n")
+
+    def asked(self) -> list[str]:
+        """The arguments of every call."""
+        return self._calls.read_text().splitlines()
 
 
 def ids_of(text: str) -> list[int]:
