@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.enplace.inference.plugins.module_utils.verify import checks as table
 from ansible_collections.enplace.inference.plugins.module_utils.verify.suite import CLASSES
+from ansible_collections.enplace.inference.plugins.modules import verify as module
 
 SUM = {"ask": "What is 17 + 25?", "expect": ["42"]}
 CAPITAL = {"ask": "What is the capital of France?", "expect": ["Paris"]}
@@ -22,6 +25,21 @@ GOOD: list[dict[str, Any]] = [
     {"check": "logprobs", "top": 20, "ask": "Hello"},
     {"check": "usage", "ask": "Hello"},
 ]
+MORE: list[dict[str, Any]] = [
+    {"check": "tool_call", "calls": 5, "temperature": 0.6},
+    {"check": "tool_call_streamed"},
+    {"check": "tool_result", "rounds": 3},
+    {"check": "prompt_logprobs", "ask": "Hello", "top": 5},
+    {"check": "json_schema"},
+    {"check": "logit_bias", "ask": "Hello"},
+    {"check": "prefix_cache", "tokens": [2048, 4096], "block": 256, "exact": False},
+    {"check": "needles", "tokens": [1000, 250000], "depths": 3},
+    {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.99, "requests": 8},
+    {"check": "kv_pool", "tokens": 1_000_000, "concurrency": 3.5},
+    {"check": "log_line", "pattern": "Using '?FLASHINFER_CUTLASS'? NvFp4 MoE backend"},
+    {"check": "log_line", "pattern": "MARLIN", "absent": True},
+    {"check": "healthy"},
+]
 
 
 def known(*prompts: Any) -> list[dict[str, Any]]:
@@ -30,6 +48,8 @@ def known(*prompts: Any) -> list[dict[str, Any]]:
 
 def test_good_checks_have_no_problem() -> None:
     assert table.validate_checks(GOOD) == []
+    assert table.validate_checks([*GOOD, *MORE]) == []
+    assert {check["check"] for check in [*GOOD, *MORE]} == set(table.CHECKS)
 
 
 def test_every_check_has_its_code_and_every_code_its_entry() -> None:
@@ -54,6 +74,34 @@ def test_every_check_has_its_code_and_every_code_its_entry() -> None:
         ([{"check": "identity", "context": 0}], "checks[0].context", "at least 1"),
         ([{"check": "identity", "deadline_s": 1.5}], "checks[0].deadline_s", "a whole number"),
         ([{"check": "logprobs", "ask": "x", "top": "20"}], "checks[0].top", "a whole number"),
+        ([{"check": "prefix_cache"}], "checks[0].tokens", "missing"),
+        ([{"check": "prefix_cache", "tokens": 4096}], "checks[0].tokens", "write [4096]"),
+        ([{"check": "prefix_cache", "tokens": []}], "checks[0].tokens", "1 to 32 lengths"),
+        ([{"check": "prefix_cache", "tokens": list(range(200, 233))}], "checks[0].tokens", "1 to 32 lengths"),
+        ([{"check": "needles", "tokens": [200, "300"]}], "checks[0].tokens[1]", "a whole number"),
+        ([{"check": "needles", "tokens": [200, 300.5]}], "checks[0].tokens[1]", "a whole number"),
+        ([{"check": "needles", "tokens": [True]}], "checks[0].tokens[0]", "a whole number"),
+        ([{"check": "needles", "tokens": [5]}], "checks[0].tokens[0]", "at least 128"),
+        ([{"check": "needles", "tokens": [10**9]}], "checks[0].tokens[0]", "at most 16777216"),
+        ([{"check": "needles", "tokens": [200, 300, 200]}], "checks[0].tokens[2]", "name each length once"),
+        ([{"check": "prefix_cache", "tokens": [200], "exact": "yes"}], "checks[0].exact", "without quotes"),
+        ([{"check": "prefix_cache", "tokens": [200], "exact": 1}], "checks[0].exact", "true or false"),
+        ([{"check": "log_line", "pattern": "("}], "checks[0].pattern", "a regular expression"),
+        ([{"check": "log_line", "pattern": ".*"}], "checks[0].pattern", "matches an empty line"),
+        ([{"check": "log_line", "pattern": ""}], "checks[0].pattern", "matches an empty line"),
+        ([{"check": "log_line", "pattern": 3}], "checks[0].pattern", "as text"),
+        ([{"check": "log_line"}], "checks[0].pattern", "missing"),
+        ([{"check": "draft"}], "checks[0].acceptance_min", "missing"),
+        ([{"check": "draft", "acceptance_min": 60}], "checks[0].acceptance_min", "at most 1"),
+        (
+            [{"check": "draft", "acceptance_min": 0.9, "acceptance_max": 0.9}],
+            "checks[0].acceptance_max",
+            "more than acceptance_min",
+        ),
+        ([{"check": "kv_pool"}], "checks[0].tokens", "missing"),
+        ([{"check": "tool_call", "calls": 0}], "checks[0].calls", "at least 1"),
+        ([{"check": "tool_result", "rounds": 1}], "checks[0].rounds", "at least 2"),
+        ([{"check": "healthy", "ask": "x"}], "checks[0].ask", "unknown parameter"),
         ([{"check": "known_answers_in_flight"}], "checks[0].prompts", "missing"),
         (
             [{"check": "known_answers_in_flight", "prompts": [SUM, CAPITAL], "requests": 1}],
@@ -90,6 +138,14 @@ def test_all_problems_are_told_at_once() -> None:
 def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
     filled = table.with_defaults(GOOD)
     assert filled[2]["prompts"] == GOOD[1]["prompts"]
+    assert table.with_defaults([MORE[6]])[0]["exact"] is False
+    assert table.with_defaults([{"check": "prefix_cache", "tokens": [200]}])[0] == {
+        "check": "prefix_cache",
+        "tokens": [200],
+        "block": None,
+        "exact": True,
+        "deadline_s": 1800,
+    }
     assert filled[3] == {"check": "logprobs", "ask": "Hello", "top": 20, "max_tokens": 32, "deadline_s": 300}
 
 
@@ -121,6 +177,11 @@ def test_answer_is_not_found_where_it_is_not(reply: str) -> None:
 @pytest.mark.parametrize("reply", ["buenos d\u00edas", "\u00a1Buenos di\u0301as!", "BUENOS D\u00cdAS"])
 def test_answer_is_compared_as_people_read_it(reply: str) -> None:
     assert table.answers(reply, ["Buenos d\u00edas"])
+
+
+def test_the_module_names_every_check() -> None:
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]["checks"]["description"]
+    assert set(re.findall(r"C\((\w+)\)", documented[1])) == set(table.CHECKS)
 
 
 def test_the_table_needs_nothing_but_the_standard_library() -> None:

@@ -29,7 +29,9 @@ options:
   checks:
     description:
       - The checks, in order. Each is a mapping with the check's name as C(check) and the parameters of that check.
-      - The names are C(identity), C(known_answers), C(known_answers_in_flight), C(logprobs) and C(usage).
+      - The names are C(identity), C(known_answers), C(known_answers_in_flight), C(logprobs), C(usage), C(tool_call),
+        C(tool_call_streamed), C(tool_result), C(prompt_logprobs), C(json_schema), C(logit_bias), C(prefix_cache),
+        C(needles), C(draft), C(kv_pool), C(log_line) and C(healthy).
     type: list
     elements: dict
     required: true
@@ -57,6 +59,7 @@ options:
   unit:
     description:
       - The systemd unit that serves. It must be active and stay one run while it is checked.
+      - The check C(log_line) reads the journal of its present run, and fails without a unit.
       - Without it no stored report holds, for nothing proves that the server is still the same one.
     type: str
   report:
