@@ -9,6 +9,7 @@ accepts and yields what is wrong. The tests demand a recipe that breaks each rul
 
 from __future__ import annotations
 
+from .. import memory
 from ..lint import Rule
 from . import asked, figures, fixes, forbid, gaudi, hosts, locked, safety, spark, speculation
 
@@ -23,4 +24,5 @@ RULES: tuple[Rule, ...] = (
     *asked.RULES,
     *figures.RULES,
     *forbid.RULES,
+    *memory.RULES,
 )

@@ -156,9 +156,8 @@ def against_figures(subject: Subject) -> Iterator[Problem]:
             found = number_of(check.get(key))
             if found is None or not known:
                 continue
-            # A floor may be below what was measured; a block is what it is. A concurrency is written with two digits.
-            floor = max(high for _low, high in known)
-            right = found <= floor * 1.01 if key == "concurrency" else found <= floor
+            # A floor may be below what was measured; a block is what it is.
+            right = found <= max(high for _low, high in known)
             if key == "block":
                 right = any(low <= found <= high for low, high in known)
             if not right:

@@ -16,7 +16,6 @@ from .common import (
     gated_delta,
     locked,
     mixture,
-    number_of,
     nvfp4,
     prefix_caching,
     text_of,
@@ -25,10 +24,6 @@ from .common import (
 )
 
 catalogue = Catalogue()
-
-# Above this the start may be refused or the host may stop: CUDA sees about 102 of 121.69 GiB free with some drivers.
-MAX_UTILIZATION = 0.85
-DEFAULT_UTILIZATION = 0.92
 
 
 def on_spark(subject: Subject) -> bool:
@@ -95,27 +90,6 @@ def humming(subject: Subject) -> Iterator[Problem]:
             text_of(subject.arguments["moe-backend"]),
             "absent",
             "remove moe-backend; nothing can be configured to make humming start",
-        )
-
-
-@catalogue.rule(
-    "gb10-utilization",
-    "warning",
-    "gpu-memory-utilization on GB10 is stated and at most 0.85: the memory is the host's own.",
-    "vllm#35313, vllm#35920, vllm#46307: hosts wedge above it; vLLM 0.24.0 checks it at start also with a pinned pool",
-)
-def utilization(subject: Subject) -> Iterator[Problem]:
-    if not on_spark(subject):
-        return
-    value = subject.arguments.get("gpu-memory-utilization")
-    found = number_of(value) if value is not None else DEFAULT_UTILIZATION
-    if found is not None and found > MAX_UTILIZATION:
-        yield Problem(
-            subject.place("arguments", "gpu-memory-utilization"),
-            "the GPU's memory is the host's memory: so high a share is refused at start or stops the host",
-            text_of(value) if value is not None else f"absent (the engine's default, {DEFAULT_UTILIZATION})",
-            f"at most {MAX_UTILIZATION}",
-            "lower it; for more room serve less context or fewer sequences, never a higher share",
         )
 
 
