@@ -72,6 +72,19 @@ DTYPE_BYTES = {
 # Methods of speculation that keep no KV cache of their own, and those that use layers of the checkpoint itself.
 WITHOUT_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"})
 ASYNCHRONOUS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "ngram_gpu", "dflash", "dspark"})
+# Assumptions on which the block arithmetic rests; the others are about the memory around it.
+OF_THE_BLOCKS = frozenset(
+    {
+        "max-model-len",
+        "max-num-batched-tokens",
+        "dtype",
+        "kv-cache-dtype",
+        "mamba-ssm-cache-dtype",
+        "block-size",
+        "async-scheduling",
+        "layers of the MTP head",
+    }
+)
 # Arguments whose effect on the pool is not modelled, and what they do.
 NOT_MODELLED = {
     "kv-transfer-config": "a KV connector may change the layout of the pool",
@@ -340,8 +353,12 @@ class _Case:
             raise _NotComputed("model.geometry", "the recipe does not state the layers of the model")
         found: list[Mapping[str, Any]] = list(geometry["layers"])
         if self.gaudi:
+            sliding = "sliding_attention"
             return [
-                {**layer, "kind": "attention"} if layer["kind"] == "sliding_attention" else layer for layer in found
+                {**{key: value for key, value in layer.items() if key != "window"}, "kind": "attention"}
+                if layer["kind"] == sliding
+                else layer
+                for layer in found
             ]
         return found
 
@@ -1201,7 +1218,8 @@ def _figures(subject: Subject) -> Iterator[Problem]:
                 wrong.append((("checks", index, key), f"{check['check']}.{key}", value, expected, found))
     for place, name, value, expected, found in wrong:
         if expected:
-            assumed = ", ".join(remark.name for remark in found.assumptions) or "nothing"
+            names = [remark.name for remark in found.assumptions if remark.name in OF_THE_BLOCKS]
+            assumed = ", ".join(names) or "nothing"
             yield Problem(
                 subject.place(*place),
                 f"the block arithmetic of vLLM {found.rules} contradicts this {name}",
