@@ -277,7 +277,7 @@ class Simulated:
         if self.lie == "ignores_schema":
             return '{"name": "Alice", "age": 23}'
         if self.lie == "schema_without_end":
-            return "{" + " " * 1000
+            return "{" + " " * 10_000
         values: dict[str, Any] = {}
         for key, kind in schema["properties"].items():
             number = "23" if self.lie == "schema_types" else 23
@@ -442,12 +442,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(10 * me.pace_s)
             call = me.city_to_call_about(body)
             prompt = prompt_ids(body["messages"])
+            limit = int(body.get("max_tokens") or 64)
+            if len(prompt) + limit > me.context:
+                message = f"{len(prompt)} tokens of prompt and {limit} of reply are more than {me.context}"
+                self._json({"error": {"message": message, "code": 400}}, 400)
+                return
             cached = me.cached(body, prompt)
             text = f"<tool_call>{_arguments(me.lie, call)}</tool_call>" if call else self._text_for(body)
             if me.lie == "cache_changes_tokens" and cached:
                 text = f"!{text}"
             ids = [*ids_of(text), END]
-            limit = int(body.get("max_tokens") or 64)
             if body.get("ignore_eos") and me.lie != "no_ignore_eos":
                 while len(ids) < limit:
                     ids += ids_of(FILLER)

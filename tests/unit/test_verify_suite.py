@@ -457,6 +457,12 @@ def test_what_cannot_be_shown_is_not_shown(check: dict[str, Any], says: str) -> 
     assert says in found["reason"]
 
 
+def test_a_long_prompt_leaves_less_for_the_reply() -> None:
+    with Simulated() as server:
+        assert result(server, {"check": "needles", "tokens": [4000], "depths": 1})["status"] == "pass"
+        assert result(server, {"check": "prefix_cache", "tokens": [4000]})["status"] == "pass"
+
+
 def test_the_seed_of_what_was_made_up_is_evidence() -> None:
     with Simulated() as server:
         made_up, fixed = result(server, CHECKS["needles"]), result(server, CHECKS["usage"])

@@ -107,12 +107,19 @@ def cached_tokens(reply: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) else None
 
 
-def fits(server: Server, tokens: int) -> None:
-    """CheckFailed where the server's context is too short for so many tokens of prompt and reply together."""
+def room(server: Server, prompt: int, least: int, most: int) -> int:
+    """Tokens for a reply to a prompt of so many tokens: `most`, or what the context leaves.
+
+    CheckFailed where it leaves less than `least`. A server that does not tell its context is asked for `most`.
+    """
     limits = [at(entry, "max_model_len") for entry in server.models() if at(entry, "id") == server.model]
-    if limits and isinstance(limits[0], int) and tokens > limits[0]:
+    if not limits or not isinstance(limits[0], int):
+        return most
+    if prompt + least > limits[0]:
         todo = "shorten the lengths of the check, or raise --max-model-len"
-        raise CheckFailed("a length does not fit the context", f"{tokens} tokens", f"{limits[0]} tokens", todo)
+        expected = f"{prompt} tokens of prompt and {least} of reply"
+        raise CheckFailed("a length does not fit the context", expected, f"{limits[0]} tokens", todo)
+    return min(most, limits[0] - prompt)
 
 
 def stream(server: Server, ask: str, temperature: float, tokens: int, forced: bool = True) -> Row:

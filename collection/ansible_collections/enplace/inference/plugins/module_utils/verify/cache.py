@@ -14,8 +14,8 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.base impo
     CACHE_CONFIG,
     Check,
     cached_tokens,
-    fits,
     ids_of,
+    room,
     salt,
     text_of,
 )
@@ -30,6 +30,8 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.server im
 
 HITS = "vllm:prefix_cache_hits_total"
 CACHED_REPLY_TOKENS = 24
+# What names a code takes; and by how much a prompt with another code may be longer.
+LEAST_REPLY_TOKENS, SPARE_TOKENS = 32, 16
 # A prompt is fitted until it has this share of the tokens asked for, and no token more than those; with less than
 # ENOUGH of them the check fails.
 FITTED, ENOUGH = 0.97, 0.9
@@ -85,7 +87,7 @@ class PrefixCache(Check):
         if min(lengths) <= 2 * block:
             todo = "a prompt of less than two whole blocks shows little; give longer lengths"
             raise CheckFailed("a length is too short", f"more than {2 * block} tokens, two blocks", lengths, todo)
-        fits(server, max(lengths) + CACHED_REPLY_TOKENS)
+        room(server, max(lengths), CACHED_REPLY_TOKENS, CACHED_REPLY_TOKENS)
         rows = [self._one(server, length, block) for length in lengths]
         return {"block": block, "rows": rows}
 
@@ -152,7 +154,9 @@ class PrefixCache(Check):
                 )
             if visit.cached % block or visit.cached >= visit.prompt_tokens:
                 expected = f"a multiple of {block}, below {visit.prompt_tokens}"
-                raise CheckFailed("the cached tokens are no whole blocks of the prompt", expected, visit.cached, row=row)
+                raise CheckFailed(
+                    "the cached tokens are no whole blocks of the prompt", expected, visit.cached, row=row
+                )
         if not any(visit.cached for visit in visits):
             todo = "is --enable-prefix-caching set, and the cache large enough for the prompt?"
             raise CheckFailed(f"no hit in {VISITS} visits", "cached tokens above 0", visits[-1].counts, todo, row=row)
@@ -221,10 +225,14 @@ class Needles(Check):
         return f"prompts of {lengths} tokens, a code at {self.parameters['depths']} depths of each, temperature 0"
 
     def run(self, server: Server) -> dict[str, Any]:
-        fits(server, max(self.parameters["tokens"]) + self.parameters["max_tokens"])
+        most = self.parameters["max_tokens"]
+        rooms = {
+            length: room(server, length + SPARE_TOKENS, min(most, LEAST_REPLY_TOKENS), most)
+            for length in self.parameters["tokens"]
+        }
         rows: list[dict[str, Any]] = []
-        for length in self.parameters["tokens"]:
-            rows += self._length(server, length)
+        for length, tokens in rooms.items():
+            rows += self._length(server, length, tokens)
         wrong = [row for row in rows if not row["right"]]
         passed = f"{len(rows) - len(wrong)}/{len(rows)}"
         if wrong:
@@ -236,23 +244,23 @@ class Needles(Check):
             raise CheckFailed(f"{passed} codes were found", f"{len(rows)}/{len(rows)}", found, todo, rows=rows)
         return {"passed": passed, "rows": rows}
 
-    def _length(self, server: Server, length: int) -> list[dict[str, Any]]:
+    def _length(self, server: Server, length: int, room_for: int) -> list[dict[str, Any]]:
         count = self.parameters["depths"]
         codes = texts.codes(self.rng, count + 1)
         rows: list[dict[str, Any]] = []
         for number in range(count):
             depth = 0.5 if count == 1 else 0.1 + 0.8 * number / (count - 1)
             prompt = fitted(self, server, length, depth, codes[number])
-            rows.append(self._ask(server, prompt, prompt.code, codes))
+            rows.append(self._ask(server, prompt, prompt.code, codes, room_for))
             if number == count // 2:
-                rows.append(self._ask(server, prompt, codes[-1], codes))
+                rows.append(self._ask(server, prompt, codes[-1], codes, room_for))
         return rows
 
-    def _ask(self, server: Server, prompt: _Prompt, code: str, codes: list[str]) -> dict[str, Any]:
+    def _ask(self, server: Server, prompt: _Prompt, code: str, codes: list[str], room_for: int) -> dict[str, Any]:
         text = prompt.with_code(code)
         # The control's code may have more tokens, or fewer, than the one that the prompt was fitted with.
         tokens = prompt.tokens if code == prompt.code else server.token_count(text)
-        reply = server.chat(text, temperature=0, max_tokens=self.parameters["max_tokens"], extra={"cache_salt": salt()})
+        reply = server.chat(text, temperature=0, max_tokens=room_for, extra={"cache_salt": salt()})
         count = full(reply, tokens)
         cached = cached_tokens(reply)
         if cached:

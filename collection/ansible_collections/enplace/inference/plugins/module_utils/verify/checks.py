@@ -75,8 +75,8 @@ MAX_LENGTHS = 32
 _TEMPERATURE = Parameter("number", "Sampling temperature.", default=0, minimum=0, maximum=2)
 _REPLY = Parameter(
     "integer",
-    "Most tokens in a reply; a model that thinks first needs more.",
-    default=512,
+    "Most tokens in a reply; a model that thinks first needs many.",
+    default=2048,
     minimum=1,
     maximum=MAX_TOKENS,
 )
@@ -152,7 +152,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "tool_call",
             "With a tool at hand the model calls it, once and with the right arguments; without one it does not.",
-            300,
+            600,
             {
                 "calls": Parameter("integer", "Calls, each about another city.", default=5, minimum=1, maximum=16),
                 "temperature": Parameter("number", "Sampling temperature.", default=0.6, minimum=0, maximum=2),
@@ -162,13 +162,13 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "tool_call_streamed",
             "A streamed tool call comes in pieces that add up to the call that comes at once.",
-            300,
+            600,
             {"max_tokens": _REPLY},
         ),
         CheckSpec(
             "tool_result",
             "What a tool returned, random each time, is in the answer.",
-            300,
+            600,
             {
                 "rounds": Parameter(
                     "integer", "Conversations, each with other values.", default=3, minimum=2, maximum=8
@@ -188,7 +188,7 @@ CHECKS: dict[str, CheckSpec] = {
         CheckSpec(
             "json_schema",
             "A reply under a JSON schema is what the schema says, also where no prompt hints at it.",
-            300,
+            600,
             {"max_tokens": _REPLY},
         ),
         CheckSpec(
@@ -224,9 +224,7 @@ CHECKS: dict[str, CheckSpec] = {
                     "lengths", "Lengths of the prompts in tokens.", required=True, minimum=128, maximum=MAX_LENGTH
                 ),
                 "depths": Parameter("integer", "Depths tried at each length.", default=3, minimum=1, maximum=8),
-                "max_tokens": Parameter(
-                    "integer", "Most tokens in a reply.", default=64, minimum=1, maximum=MAX_TOKENS
-                ),
+                "max_tokens": _REPLY,
             },
         ),
         CheckSpec(
