@@ -1,15 +1,26 @@
 # Copyright (c) 2026, the enplace authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is, what it sees, and how all rules are put to a recipe. The rules themselves are in rules.py."""
+"""What a rule is, what it sees, and how all rules are put to a recipe. The rules are in the package rules."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from .recipe import Document, Place, Problem
+from .recipe import (
+    ENGINES,
+    Document,
+    Place,
+    Problem,
+    RecipeError,
+    in_order,
+    load_engine,
+    load_yaml,
+    validate,
+)
 
 SEVERITIES = ("error", "warning", "note")
 
@@ -81,3 +92,105 @@ class Rule:
     source: str
     check: Callable[[Subject], Iterator[Problem]]
 
+
+def _nothing(subject: Subject) -> Iterator[Problem]:
+    del subject
+    return iter(())
+
+
+# What the loader, the schema and the linter itself find. They have no check of their own: what they look at comes
+# before there is a variant to look at.
+OWN_RULES: tuple[Rule, ...] = (
+    Rule(
+        "unreadable",
+        "error",
+        "The file can be read: it is there, it is a file, it is UTF-8 text, and it is no larger than a recipe may be.",
+        "recipes are pages",
+        _nothing,
+    ),
+    Rule(
+        "yaml",
+        "error",
+        "The file is one plain YAML document: no anchors, tags, templates, tabs or repeated keys, of ordinary depth.",
+        "docs/recipes.md: a recipe is literal, every reader sees the same values",
+        _nothing,
+    ),
+    Rule("schema", "error", "The recipe has the form that the schema describes.", "recipes/schema.json", _nothing),
+    Rule(
+        "engine-unknown",
+        "error",
+        "engines/ has a manifest of the variant's engine version.",
+        "the flag table and the lock of the exact version are what the other rules look into",
+        _nothing,
+    ),
+    Rule(
+        "rule-crashed",
+        "error",
+        "Every rule comes to its end. One that does not is a mistake in enplace; the recipe was not wholly checked.",
+        "a rule that says nothing because it broke must not look like one that found nothing",
+        _nothing,
+    ),
+)
+
+
+def catalogue() -> list[Rule]:
+    """Every rule there is: those of the linter itself first, then those of the package rules, in their order."""
+    # Not at the top: the rules import this module.
+    from .rules import RULES
+
+    return [*OWN_RULES, *RULES]
+
+
+def lint_document(document: Document, *, engines: Path = ENGINES) -> list[Problem]:
+    """Every finding of one loaded recipe, in the order of the file. Never raises for what a recipe can contain.
+
+    What the schema finds comes alone: rules are written for recipes of the right form. engines: the manifests' folder.
+    """
+    problems = validate(document)
+    if problems:
+        return problems
+    from .rules import RULES
+
+    found: list[Problem] = []
+    for name, variant in document.data["variants"].items():
+        engine = variant["engine"]
+        try:
+            manifest = load_engine(engine["name"], engine["version"], engines=engines)
+        except RecipeError as error:
+            place = document.place(("variants", name, "engine", "version"))
+            found += [replace(problem, where=place, rule="engine-unknown") for problem in error.problems]
+            continue
+        found += run_rules(RULES, Subject(document, name, manifest))
+    return in_order(found)
+
+
+def run_rules(rules: Iterable[Rule], subject: Subject) -> list[Problem]:
+    """The findings of rules about one variant, each with its rule's id and severity.
+
+    A rule that raises is a finding of its own, `rule-crashed`: neither a traceback nor silence.
+    """
+    found: list[Problem] = []
+    for rule in rules:
+        try:
+            found += [replace(problem, rule=rule.id, severity=rule.severity) for problem in rule.check(subject)]
+        except Exception as error:  # noqa: BLE001 - whatever a rule raises is told, with its name
+            found.append(
+                Problem(
+                    subject.place(),
+                    f"the rule {rule.id} came to no end",
+                    f"{type(error).__name__}: {error}"[:300],
+                    "a finding or none",
+                    "this is a mistake in enplace, not in the recipe: report it with the recipe",
+                    rule="rule-crashed",
+                )
+            )
+    return found
+
+
+def lint_path(path: Path, *, engines: Path = ENGINES) -> list[Problem]:
+    """Every finding of one recipe file, in the order of the file. What makes it unreadable is a finding too."""
+    try:
+        document = load_yaml(path)
+    except RecipeError as error:
+        return error.problems
+    return lint_document(document, engines=engines)

@@ -259,12 +259,18 @@ def validate(document: Document) -> list[Problem]:
         problems.extend(_explain(document, error))
     if not problems:
         problems = list(_cross_checks(document))
-    return sorted(set(problems), key=_order)
+    return in_order(problems)
 
 
-def _order(problem: Problem) -> tuple[int, str, str]:
-    line = problem.where.line if isinstance(problem.where, Place) else 0
-    return line, str(problem.where), problem.what
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems in the order of the file, each once."""
+    return sorted(dict.fromkeys(problems), key=_order)
+
+
+def _order(problem: Problem) -> tuple[int, int, str, str]:
+    where = problem.where
+    line, column = (where.line, where.column) if isinstance(where, Place) else (0, 0)
+    return line, column, str(where), problem.what
 
 
 def _explain(document: Document, error: Any) -> Iterator[Problem]:
