@@ -181,8 +181,8 @@ class Simulated:
         self.finished = BEGIN
         self.in_flight = 0
         self.lazy_cache = lazy_cache  # as a hybrid model may: the second visit stores what the third one reads
-        self.cache: dict[str, set[tuple[int, ...]]] = {}
-        self.visits: dict[tuple[int, ...], int] = {}
+        self.cache: dict[str, set[int]] = {}
+        self.visits: dict[int, int] = {}
         self.hits = 0
         self.generated = 50
         self.drafts = 0
@@ -289,15 +289,19 @@ class Simulated:
         with self.lock:
             salt = "" if self.lie == "ignores_salt" else str(body.get("cache_salt"))
             known = self.cache.setdefault(salt, set())
-            places = range(BLOCK, len(ids), BLOCK)  # the last token is always computed
-            found = max((place for place in places if tuple(ids[:place]) in known), default=0)
-            self.visits[tuple(ids)] = self.visits.get(tuple(ids), 0) + 1
-            if not self.lazy_cache or self.visits[tuple(ids)] > 1:
-                known.update(tuple(ids[:place]) for place in places)
+            # For every whole block a key of all up to its end; the last token is always computed.
+            keys: dict[int, int] = {}
+            for place in range(BLOCK, len(ids), BLOCK):
+                keys[place] = hash((keys.get(place - BLOCK), *ids[place - BLOCK : place]))
+            found = max((place for place, key in keys.items() if key in known), default=0)
+            whole = hash(tuple(ids))
+            self.visits[whole] = self.visits.get(whole, 0) + 1
+            if not self.lazy_cache or self.visits[whole] > 1:
+                known.update(keys.values())
             if self.lie == "never_cached":
                 found = 0
             if self.lie == "always_cached":
-                found = max(places, default=0)
+                found = max(keys, default=0)
             if self.lie == "cached_off_block" and found:
                 found -= 7
             if self.lie == "cached_little":

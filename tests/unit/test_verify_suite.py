@@ -463,6 +463,13 @@ def test_a_long_prompt_leaves_less_for_the_reply() -> None:
         assert result(server, {"check": "prefix_cache", "tokens": [4000]})["status"] == "pass"
 
 
+def test_a_prompt_of_a_quarter_million_tokens_gets_there_and_back() -> None:
+    with Simulated(context=262_144) as server:
+        check = result(server, {"check": "needles", "tokens": [250_000], "depths": 1})
+    assert check["status"] == "pass", check
+    assert check["evidence"]["rows"][0]["prompt_tokens"] >= 0.97 * 250_000
+
+
 def test_the_seed_of_what_was_made_up_is_evidence() -> None:
     with Simulated() as server:
         made_up, fixed = result(server, CHECKS["needles"]), result(server, CHECKS["usage"])
