@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.enplace.inference.plugins.module_utils.unit import argv_of
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import RECIPES, Recipe, load_recipe
 
 PAGES = Path(__file__).parent / "pages"
@@ -346,6 +347,15 @@ def launch(text: str) -> tuple[dict[str, str], list[str], list[str]]:
 def block() -> str:
     text = page("gaudi")
     return text[text.index("export PT_HPU_LAZY_MODE") : text.index("Run inside a vllm-gaudi container")]
+
+
+def test_the_launch_block_of_the_gaudi_page_is_the_recipes_data(recipe: dict[str, Any]) -> None:
+    """The same without the renderer: what a host is given is the page's, in its order."""
+    variant = recipe["variants"]["gaudi2-bf16-tp4"]
+    environment, fixes, server = launch(block())
+    assert list(variant["environment"].items()) == list(environment.items())
+    assert ["--profile", variant["fixes"]["profile"], *variant["fixes"]["opt_in"]] == fixes
+    assert ["vllm", "serve", variant["weights"]["repository"], *argv_of(variant["arguments"])] == server
 
 
 def test_the_launch_block_of_the_gaudi_page_is_rendered() -> None:
