@@ -61,7 +61,7 @@ def test_an_unknown_key_is_named_with_its_line_and_a_suggestion(tmp_path: Path) 
     [
         ("max-model-len: 4096", "port: 9000", "enplace_port"),
         ("accelerator: cpu", "accelerator: tpu", "one of cpu, gb10, gaudi2"),
-        ("context: 8192", "context: many", "a value of type integer"),
+        ("context: 8192", "context: many", "a whole number"),
         ("timeout_s: 600", "timeout_s: 1", "at least 10"),
         ("check: identity", "check: identidy", "did you mean identity?"),
         ("top: 20", "topp: 20", "variants.cpu.checks[3].topp"),
@@ -73,7 +73,7 @@ def test_an_unknown_key_is_named_with_its_line_and_a_suggestion(tmp_path: Path) 
         ("  context: 8192\n", "  context: 8192\n  context: 1\n", "the key context occurs twice"),
         ("license: Apache-2.0", "license: &a Apache-2.0", "anchors and aliases are not used"),
         ("license: Apache-2.0", "license: [", "is not valid YAML"),
-        ("summary: A tiny", "summary: !!python/object:os.system A tiny", "cannot be read as a value"),
+        ("summary: A tiny", "summary: !!python/object:os.system A tiny", "tags are not used here"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(tmp_path: Path, old: str, new: str, expected: str) -> None:
