@@ -17,7 +17,7 @@ demo: setup ## take a bare test host on this machine to a served and checked mod
 test: setup ## everything: all of the following parts, each to its end
 	@$(PYTHON) -m tests.gates
 
-lint: ## ruff, mypy, yamllint, ansible-lint, argument specs, changelog
+lint: ## ruff, mypy, yamllint, ansible-lint, recipes, argument specs, reference, changelog
 sanity: ## ansible-test sanity
 unit: ## the logic
 molecule: ## each role on a test host
@@ -29,8 +29,9 @@ $(PARTS): setup
 bench: setup ## figures of a run over the converged demo host
 	@$(PYTHON) -m tests.bench
 
-docs: setup ## make the roles' READMEs anew from their argument specs
+docs: setup ## make the roles' READMEs and docs/reference.md anew from what they tell of
 	@$(PYTHON) -m tests.gates.roles write
+	@$(PYTHON) -m tests.gates.reference write
 
 setup: ## install what is missing: Debian packages, uv, .venv
 	@tests/sim/bootstrap

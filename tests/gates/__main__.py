@@ -99,7 +99,9 @@ def lint() -> Result:
         ("mypy", ["mypy"], ROOT),
         ("yamllint", ["yamllint", "--strict", "."], ROOT),
         ("ansible-lint", ["ansible-lint", "--offline"], ROOT),
+        ("recipes", ["enplace", "lint"], ROOT),
         ("roles: specs, defaults, READMEs", [sys.executable, "-m", "tests.gates.roles", "check"], ROOT),
+        ("docs/reference.md", [sys.executable, "-m", "tests.gates.reference", "check"], ROOT),
         ("changelog", ["antsibull-changelog", "lint"], COLLECTION),
     )
 

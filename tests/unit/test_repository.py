@@ -22,6 +22,7 @@ ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir() if path.is
 LINKS = {
     "LICENSES": COLLECTION / "LICENSES",
     "collections": ROOT / "collection",
+    "fixes": COLLECTION / "fixes",
     "recipes": COLLECTION / "recipes",
     "roles": COLLECTION / "roles",
 }
