@@ -583,3 +583,26 @@ def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) ->
         "environments": [str(PREFIX / "tools"), str(PREFIX / "environments")],
         "reachable": urls,
     }
+
+
+def unit_text(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], python: str) -> str:
+    """The unit of a variant without a host: for people. The folders that a host names are @environment@ and @release@.
+
+    python: of the engine's platform, such as 3.12.
+    """
+    del python  # Decides the environment's name alone, which is not told here.
+    variant = recipe.variants[variant_name]
+    slug = slug_of(recipe.name, variant_name)
+    return unit_file.render(
+        _unit(
+            f"{recipe.name}:{variant_name}",
+            slug,
+            variant,
+            settings,
+            f"http://{settings['listen']}:{settings['port']}",
+            variant.get("served_name", recipe.name),
+            PREFIX / "environments" / "@environment@",
+            snapshot_of(variant["weights"]),
+            PREFIX / "releases" / slug / "@release@",
+        )
+    )
