@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.enplace.inference.plugins.module_utils.unit import argv_of
+from ansible_collections.enplace.inference.plugins.plugin_utils import render
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import RECIPES, Recipe, load_recipe
 
 PAGES = Path(__file__).parent / "pages"
@@ -359,7 +360,6 @@ def test_the_launch_block_of_the_gaudi_page_is_the_recipes_data(recipe: dict[str
 
 
 def test_the_launch_block_of_the_gaudi_page_is_rendered() -> None:
-    render = pytest.importorskip("ansible_collections.enplace.inference.plugins.plugin_utils.render")
     wanted, found = launch(block()), launch(render.shell(shipped(), "gaudi2-bf16-tp4"))
     assert list(found[0].items()) == list(wanted[0].items())
     assert found[1] == wanted[1] == ["--profile", "v0.26.0", "gdn-prefix-cache"]
