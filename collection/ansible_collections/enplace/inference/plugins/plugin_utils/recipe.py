@@ -940,12 +940,14 @@ def load_engine(name: str, version: str, *, engines: Path = ENGINES) -> Document
     try:
         status = path.stat()
     except OSError:
-        known = [f"{p.parent.parent.name} {p.parent.name}" for p in engines.glob("*/*/engine.yaml")]
+        known = sorted(f"{p.parent.parent.name} {p.parent.name}" for p in engines.glob("*/*/engine.yaml"))
+        # Another version is near by its letters, and still another engine.
+        same_name = [text for text in known if text.startswith(f"{name} ")]
         _refuse(
             "engine",
             "no such engine",
             f"{name} {version}",
-            did_you_mean(f"{name} {version}", known),
+            "one of " + ", ".join(same_name) if same_name else did_you_mean(f"{name} {version}", known),
             "correct name or version, or add the engine's manifest",
             rule="engine-unknown",
         )

@@ -96,8 +96,8 @@ def shell(recipe: Recipe, variant_name: str) -> str:
     lines.append("")
     nodes = variant.get("nodes", 1)
     if nodes > 1:
-        lines.append(f"# On each of {nodes} hosts, with --nnodes {nodes} --node-rank 0 (1, ...) --master-addr ADDRESS of")
-        lines.append("# the first; with --headless on all but the first.")
+        lines.append(f"# On each of {nodes} hosts, with --nnodes {nodes} --node-rank 0 (1, ...) and the first one's address")
+        lines.append("# as --master-addr; with --headless on all but the first.")
     lines.append(" \\\n  ".join(_words(words) for words in command(recipe, variant_name)))
     return "\n".join(lines) + "\n"
 
