@@ -137,6 +137,10 @@ class PrefixCache(Check):
         row["same_logprobs"] = warm.rows == cold.rows
         if not row["same_tokens"] or (self.parameters["exact"] and not row["same_logprobs"]):
             todo = "the cache changes the reply"
+            if row["same_tokens"]:
+                todo += (
+                    "; or a prompt that is partly cached is computed in other pieces: exact: false compares tokens only"
+                )
             if not row["cold_repeats"]:
                 todo = "two cold replies differ as well: noise of the engine, not the cache; see the parameter exact"
             differs = "the log-probabilities" if row["same_tokens"] else "the tokens"
