@@ -9,9 +9,12 @@ module: resolve
 short_description: Turn a recipe and a host into a plan, or say why it cannot work
 version_added: "1.0.0"
 description:
-  - Reads the recipe that C(enplace_recipe) names, checks it completely, asks the host for its facts in one execution,
-    and returns the plan of the release with the options of every role.
-  - Fails with every problem at once (recipe, inventory, host) before anything is changed.
+  - Reads the recipe that C(enplace_recipe) names, lints it, asks the host for its facts in one execution, and returns the
+    plan of the release with the options of every role.
+  - Fails with every problem at once (recipe, inventory, host) before anything is changed. The linter's errors are
+    such problems, its warnings are shown as warnings.
+  - A variant with fixes, with more than one node, or whose engine is built from sources is refused; this version does
+    not apply those yet.
   - The host's inventory variables that it reads follow. Any other C(enplace_) variable is an error.
   - C(enplace_recipe), required - what the host serves, as C(<org>/<model>:<variant>).
   - C(enplace_recipe_folders), default V([]) - folders on the controller with recipes of your own, searched before
@@ -20,6 +23,9 @@ description:
   - C(enplace_port), default V(8000) - the port the server binds to.
   - C(enplace_allow_unauthenticated), default V(false) - says that everybody who reaches an address beyond
     loopback may use the server. Without it such an address is refused.
+  - C(enplace_allow_unpinned), default V(false) - says that weights and drafts without a commit are taken as the hub has
+    them on the day of the run. The controller then asks the hub, with the token in its own C(HF_TOKEN) if there is one,
+    and every run warns. Without it such a recipe is refused.
   - C(enplace_hub_endpoint), default V(https://huggingface.co) - where weights are downloaded from.
   - C(enplace_hub_token_file), optional - a file on the host, mode 0600, that holds the hub's token.
   - C(enplace_find_links), default V([]) - folders on the host, or URLs, with wheels that are tried besides the

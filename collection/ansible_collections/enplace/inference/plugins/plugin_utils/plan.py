@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from ansible_collections.enplace.inference.plugins.module_utils.environment impo
 )
 from ansible_collections.enplace.inference.plugins.module_utils.files import canonical_json, json_text, sha256_bytes
 
-from .recipe import COLLECTION, ENGINES, Document, Problem, Recipe, RecipeError, did_you_mean, load_engine
+from . import memory
+from .engines import load_engine
+from .lint import Subject, run_rules
+from .recipe import COLLECTION, ENGINES, Document, Problem, Recipe, RecipeError, did_you_mean, in_order
 
 PREFIX = Path("/opt/enplace")
 STATE = Path("/var/lib/enplace")
@@ -32,6 +36,17 @@ TOOLS_LOCK = TOOLS / "requirements.lock.txt"
 TOOLS_BYTES = 400_000_000
 # What every host gets besides its engine's own packages: what a venv and TLS need.
 BASE_PACKAGES = ("ca-certificates", "python3-venv")
+UNPINNED = "unpinned"
+# The linter's rule about it.
+UNPINNED_RULE = "unpinned-revision"
+# What a variant takes from the hub: the key in the recipe, and what people call it.
+MODELS = {"weights": "the weights", "draft": "the draft"}
+# Where the CUDA toolkit's packages put a link to the version that is installed.
+CUDA_HOME = "/usr/local/cuda"
+
+# Looks a repository up on the hub: (repository, patterns of the files that are wanted, none: all) -> commit and files,
+# each {path, bytes, sha256}. Raises RecipeError.
+LookUp = Callable[[str, Sequence[str]], tuple[str, list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,7 @@ SETTINGS: dict[str, Setting] = {
     "listen": Setting("str", "127.0.0.1"),
     "port": Setting("int", 8000),
     "allow_unauthenticated": Setting("bool", False),
+    "allow_unpinned": Setting("bool", False),
     "hub_endpoint": Setting("str", "https://huggingface.co"),
     "hub_token_file": Setting("str", None),
     "find_links": Setting("list", []),
@@ -226,6 +242,85 @@ def lock_digest(path: Path) -> str:
         ) from error
 
 
+def refusals(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Why this version of enplace does not apply the variant at all, whatever the host. Empty: it does.
+
+    What it cannot do is refused as a whole and never half done.
+    """
+    variant = recipe.variants[variant_name]
+    reference = f"{recipe.name}:{variant_name}"
+    by_hand = f"serve it by hand: enplace render {reference} --shell prints the commands"
+    problems = []
+
+    def refuse(key: tuple[str, ...], what: str, found: str, expected: str, todo: str) -> None:
+        problems.append(Problem(recipe.document.place(("variants", variant_name, *key)), what, found, expected, todo))
+
+    fixes = variant.get("fixes")
+    if fixes is not None:
+        found = ", ".join([f"profile {fixes['profile']}", *fixes.get("opt_in", [])])
+        what = "this version of enplace does not apply fixes yet"
+        refuse(("fixes",), what, found, "a variant without fixes", by_hand)
+    nodes = variant.get("nodes", 1)
+    if nodes > 1:
+        what = "this version of enplace does not serve over several hosts yet"
+        refuse(("nodes",), what, str(nodes), "a variant of one node", by_hand)
+    engine = load_engine(variant["engine"]["name"], variant["engine"]["version"])
+    if "sources" in engine.data:
+        what = "this version of enplace does not build an engine from its sources yet"
+        found = f"{engine.data['engine']} {engine.data['version']}, of which only the packages of the index are locked"
+        refuse(("engine",), what, found, "an engine that is installed from a lock alone", by_hand)
+    if not settings["allow_unpinned"]:
+        for part, name in unpinned(variant):
+            refuse(
+                (part, "revision"),
+                f"the commit of {name} is not known",
+                UNPINNED,
+                "a commit of 40 hex digits, with the files",
+                f"run enplace pin {reference}; or set enplace_allow_unpinned: true, and every run takes what the hub "
+                "has on that day",
+            )
+    return problems
+
+
+def unpinned(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The models of a variant whose commit is not known: key in the recipe, and name for people."""
+    return [(part, name) for part, name in MODELS.items() if variant.get(part, {}).get("revision") == UNPINNED]
+
+
+def pin_in_memory(recipe: Recipe, variant_name: str, look_up: LookUp) -> tuple[Recipe, list[str]]:
+    """The recipe with what is not pinned looked up on the hub, for one run, and a warning for each such model.
+
+    The file of the recipe is not changed. Raises RecipeError, as look_up does.
+    """
+    missing = unpinned(recipe.variants[variant_name])
+    if not missing:
+        return recipe, []
+    document = recipe.document
+    data = copy.deepcopy(document.data)
+    warnings = []
+    for part, name in missing:
+        model = data["variants"][variant_name][part]
+        commit, files = look_up(model["repository"], model.get("include", []))
+        model.update({"revision": commit, "files": files})
+        size = sum(item["bytes"] for item in files)
+        warnings.append(
+            f"{recipe.name}:{variant_name}: {name}, {model['repository']}, had no commit: this run takes {commit} "
+            f"({len(files)} files, {_gb(size)}), the next may take another. enplace pin {recipe.name}:{variant_name} "
+            "writes it into the recipe"
+        )
+    return Recipe(Document(document.path, data, document.places, document.values)), warnings
+
+
+def lint(recipe: Recipe, variant_name: str) -> list[Problem]:
+    """The linter's findings about one variant of a loaded recipe, in the order of the file."""
+    # Not at the top: reading all rules takes longer than making a unit's text, which needs none of them.
+    from .rules import RULES
+
+    engine = recipe.variants[variant_name]["engine"]
+    manifest = load_engine(engine["name"], engine["version"])
+    return in_order(run_rules(RULES, Subject(recipe.document, variant_name, manifest)))
+
+
 def make_plan(
     recipe: Recipe, variant_name: str, settings: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -240,23 +335,23 @@ def make_plan(
     platform = pick_platform(engine, variant["accelerator"], facts)
     python = facts["python"]
     lock = engine.path.parent / platform["lock"]
-    environment = environment_digest(lock_digest(lock), python["version"], platform["aliases"], [])
+    aliases = platform.get("aliases", [])
+    environment = environment_digest(lock_digest(lock), python["version"], aliases, [])
     environment_path = PREFIX / "environments" / environment[:DIGEST_NAME_LENGTH]
     tools = environment_digest(lock_digest(TOOLS_LOCK), python["version"], [], [])
     tools_path = PREFIX / "tools" / tools[:DIGEST_NAME_LENGTH]
 
     weights = variant["weights"]
-    snapshot = snapshot_of(weights)
     served_name = variant.get("served_name", recipe.name)
-    host = "127.0.0.1" if settings["listen"] in ("0.0.0.0", "localhost") else settings["listen"]
-    host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-    url = f"http://{host}:{settings['port']}"
+    url = url_of(settings)
     release_files = {"ready.py": READY_SOURCE.read_text(encoding="utf-8")}
     decides = {
         "recipe": reference,
         "engine": variant["engine"],
         "environment": environment,
         "weights": weights,
+        # Absent where there is none: a release of before this key keeps its digest.
+        **({"draft": variant["draft"]} if "draft" in variant else {}),
         "checks": variant["checks"],
         "accelerator": variant["accelerator"],
         "arguments": [[k, v] for k, v in variant["arguments"].items()],
@@ -267,21 +362,22 @@ def make_plan(
         "files": release_files,
         # The template decides behaviour too: a changed one is another release.
         "unit": unit_file.render(
-            _unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, Path("@release@"))
+            _unit(reference, slug, variant, settings, served_name, environment_path, Path("@release@"))
         ),
     }
     digest = digest_of(decides)
     release_path = PREFIX / "releases" / slug / digest[:DIGEST_NAME_LENGTH]
-    unit_text = unit_file.render(
-        _unit(reference, slug, variant, settings, url, served_name, environment_path, snapshot, release_path)
-    )
+    unit_text = unit_file.render(_unit(reference, slug, variant, settings, served_name, environment_path, release_path))
     manifest = {
         "format": 1,
         "recipe": reference,
         "digest": digest,
         "engine": variant["engine"],
         "environment": {"path": str(environment_path), "digest": environment},
-        "weights": {"repository": weights["repository"], "revision": weights["revision"], "path": str(snapshot)},
+        **{
+            part: {"repository": model["repository"], "revision": model["revision"], "path": str(snapshot_of(model))}
+            for part, model in models_of(variant)
+        },
         "url": url,
         "model": served_name,
     }
@@ -296,6 +392,7 @@ def make_plan(
         "model": served_name,
         "unit": f"enplace-{slug}.service",
         "memory_bytes": variant["host"]["memory_bytes"],
+        "memory_estimate_bytes": memory_needed(recipe, variant_name, engine),
         "listen": settings["listen"],
         "port": settings["port"],
         "host": {
@@ -314,17 +411,27 @@ def make_plan(
             "digest": environment,
             "lock": str(lock),
             "python": python["path"],
-            "aliases": platform["aliases"],
+            "aliases": aliases,
+            "assertions": platform.get("assertions", []),
             "torch_backend": platform.get("torch_backend"),
             "uv": str(tools_path / "bin" / "uv"),
             "installed_bytes": platform["installed_bytes"],
         },
         "weights": {
-            "models": [{"repo": weights["repository"], "revision": weights["revision"], "files": weights["files"]}],
+            "models": [
+                {"repo": model["repository"], "revision": model["revision"], "files": model["files"]}
+                for _part, model in models_of(variant)
+            ],
             "cache": str(HUB_CACHE),
             "hf": str(tools_path / "bin" / "hf"),
-            "bytes": sum(item["bytes"] for item in weights["files"]),
-            "snapshot": str(snapshot),
+            "snapshots": [
+                {
+                    "what": MODELS[part],
+                    "path": str(snapshot_of(model)),
+                    "bytes": sum(item["bytes"] for item in model["files"]),
+                }
+                for part, model in models_of(variant)
+            ],
         },
         "service": {
             "path": str(release_path),
@@ -363,20 +470,50 @@ def directories() -> list[dict[str, str]]:
     ]
 
 
+def url_of(settings: Mapping[str, Any]) -> str:
+    """Where the server is asked from its own host."""
+    host = "127.0.0.1" if settings["listen"] in ("0.0.0.0", "localhost") else settings["listen"]
+    host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+    return f"http://{host}:{settings['port']}"
+
+
+def models_of(variant: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The models that a variant takes from the hub, with their keys: the weights, then the draft if there is one."""
+    for part in MODELS:
+        if part in variant:
+            yield part, variant[part]
+
+
+def arguments_of(variant: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's flags, in the recipe's order, with the draft's place on the host put into speculative-config."""
+    arguments = dict(variant["arguments"])
+    config = arguments.get("speculative-config")
+    if "draft" in variant and isinstance(config, Mapping):
+        arguments["speculative-config"] = {**config, "model": str(snapshot_of(variant["draft"]))}
+    return arguments
+
+
+def _cuda_variables(cache: Path) -> dict[str, str]:
+    """What FlashInfer needs: it compiles its kernels at the first start, with the nvcc of the host's toolkit."""
+    return {"CUDA_HOME": CUDA_HOME, "FLASHINFER_WORKSPACE_BASE": str(cache)}
+
+
 def _unit(
     reference: str,
     slug: str,
     variant: Mapping[str, Any],
     settings: Mapping[str, Any],
-    url: str,
     served_name: str,
     environment_path: Path,
-    snapshot: Path,
     release_path: Path,
 ) -> unit_file.Unit:
     cache = CACHE / slug
+    cuda = variant["accelerator"] == "gb10"
+    # The environment comes first: its own ninja is the one that its kernels are compiled with.
+    folders = [f"{environment_path}/bin", *([f"{CUDA_HOME}/bin"] if cuda else [])]
+    folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     variables = {
-        "PATH": f"{environment_path}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": ":".join(folders),
         "HOME": str(STATE),
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": str(HUB_CACHE),
@@ -387,26 +524,27 @@ def _unit(
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **(_cuda_variables(cache) if cuda else {}),
         **variant.get("environment", {}),
     }
     argv = [
         f"{environment_path}/bin/vllm",
         "serve",
-        str(snapshot),
+        str(snapshot_of(variant["weights"])),
         "--served-model-name",
         served_name,
         "--host",
         settings["listen"],
         "--port",
         str(settings["port"]),
-        *unit_file.argv_of(variant["arguments"]),
+        *unit_file.argv_of(arguments_of(variant)),
     ]
     timeout = variant["ready"]["timeout_s"]
     ready = [
         f"{environment_path}/bin/python",
         f"{release_path}/ready.py",
         "--url",
-        url,
+        url_of(settings),
         "--model",
         served_name,
         "--deadline",
@@ -453,6 +591,17 @@ def judge(plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[s
                 _gb(facts["memory"]["total_bytes"]),
                 f"at least {_gb(plan['memory_bytes'])}",
                 "use a larger host or another variant",
+            )
+        )
+    needed = plan["memory_estimate_bytes"]
+    if not problems and needed is not None and facts["memory"]["total_bytes"] < needed:
+        problems.append(
+            Problem(
+                f"{host} memory",
+                f"cannot hold {plan['recipe']}",
+                _gb(facts["memory"]["total_bytes"]),
+                f"at least {_gb(needed)}, by the plan",
+                f"use a larger host or another variant; enplace plan {plan['recipe']} --memory shows the parts",
             )
         )
     problems += _judge_port(plan, facts, host)
@@ -507,11 +656,7 @@ def _judge_disk(plan: Mapping[str, Any], facts: Mapping[str, Any], host: str) ->
             str(PREFIX / "environments"),
             plan["environment"]["installed_bytes"] if plan["environment"]["path"] not in sealed else 0,
         ),
-        (
-            "the weights",
-            plan["weights"]["cache"],
-            plan["weights"]["bytes"] if not facts["paths"][plan["weights"]["snapshot"]]["exists"] else 0,
-        ),
+        *((model["what"], plan["weights"]["cache"], model["bytes"]) for model in missing_models(plan, facts)),
     ):
         entry = facts["paths"][path]
         if size:
@@ -535,14 +680,14 @@ def _judge_network(
     plan: Mapping[str, Any], facts: Mapping[str, Any], settings: Mapping[str, Any], host: str
 ) -> list[Problem]:
     """Only what is still to be downloaded must be reachable: a converged host needs no network."""
-    needs_hub = not facts["paths"][plan["weights"]["snapshot"]]["exists"]
+    missing = " and ".join(model["what"] for model in missing_models(plan, facts))
     sealed = sealed_paths(facts)
     needs_index = (
         bool(settings["index_url"]) and not {plan["environment"]["path"], plan["host"]["tools"]["path"]} <= sealed
     )
     wanted = []
-    if needs_hub:
-        wanted.append((settings["hub_endpoint"], "enplace_hub_endpoint", "the weights"))
+    if missing:
+        wanted.append((settings["hub_endpoint"], "enplace_hub_endpoint", missing))
     if needs_index:
         wanted.append((settings["index_url"], "enplace_index_url", "the environment"))
     answers = {entry["url"]: entry for entry in facts["reachable"]}
@@ -557,6 +702,24 @@ def _judge_network(
         for url, name, what in wanted
         if not answers[url]["ok"]
     ]
+
+
+def missing_models(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The models of which the host has nothing at this commit."""
+    return [model for model in plan["weights"]["snapshots"] if not facts["paths"][model["path"]]["exists"]]
+
+
+def memory_needed(recipe: Recipe, variant_name: str, engine: Document) -> int | None:
+    """Bytes of the host's own memory that the server cannot do without, by the estimate; None: not known.
+
+    Where the accelerator has memory of its own the host's says nothing. A KV pool counts only where the recipe states
+    its size: the engine takes any other from what it finds.
+    """
+    variant = recipe.variants[variant_name]
+    if variant["accelerator"] not in ("cpu", "gb10"):
+        return None
+    found = memory.estimate(recipe.document.data["model"], variant, engine)
+    return found.used_at_least_bytes if found.pool_source == "pinned" else found.weights_bytes
 
 
 def _gb(size: int) -> str:
@@ -577,7 +740,7 @@ def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) ->
             str(PREFIX / "tools"),
             str(PREFIX / "environments"),
             str(HUB_CACHE),
-            str(snapshot_of(variant["weights"])),
+            *(str(snapshot_of(model)) for _part, model in models_of(variant)),
         ],
         "ports": [settings["port"]],
         "environments": [str(PREFIX / "tools"), str(PREFIX / "environments")],
@@ -585,12 +748,21 @@ def questions(recipe: Recipe, variant_name: str, settings: Mapping[str, Any]) ->
     }
 
 
-def unit_text(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], python: str) -> str:
-    """The unit of a variant without a host: for people. The folders that a host names are @environment@ and @release@.
+def unit_text(
+    recipe: Recipe,
+    variant_name: str,
+    settings: Mapping[str, Any],
+    python: str = "",
+    *,
+    environment_path: Path = PREFIX / "environments" / "@environment@",
+    release_path: Path | None = None,
+) -> str:
+    """The unit's text without a host, for people. Works for models that are not pinned yet.
 
-    python: of the engine's platform, such as 3.12.
+    The two folders that only a host names are @environment@ and @release@ unless given. python decides the
+    environment's name alone, so it says nothing here.
     """
-    del python  # Decides the environment's name alone, which is not told here.
+    del python
     variant = recipe.variants[variant_name]
     slug = slug_of(recipe.name, variant_name)
     return unit_file.render(
@@ -599,10 +771,8 @@ def unit_text(recipe: Recipe, variant_name: str, settings: Mapping[str, Any], py
             slug,
             variant,
             settings,
-            f"http://{settings['listen']}:{settings['port']}",
             variant.get("served_name", recipe.name),
-            PREFIX / "environments" / "@environment@",
-            snapshot_of(variant["weights"]),
-            PREFIX / "releases" / slug / "@release@",
+            environment_path,
+            release_path or PREFIX / "releases" / slug / "@release@",
         )
     )
