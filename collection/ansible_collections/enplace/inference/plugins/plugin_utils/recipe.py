@@ -234,8 +234,8 @@ class _Unclear(ValueError):
     """A plain word that is not one value to every reader: what it is, and what to do."""
 
 
-def _plain(text: str) -> Any:
-    """The value of an unquoted word. Raises _Unclear."""
+def plain_value(text: str) -> Any:
+    """The value of an unquoted word. Raises ValueError for one that is not the same value to every reader."""
     if text in _WORDS:
         return _WORDS[text]
     if not _NOT_PLAIN.match(text):
@@ -297,8 +297,8 @@ def _syntax(path: Path, text: str, error: yaml.YAMLError) -> Problem:
     context = getattr(error, "context", None)
     lines = text.splitlines()
     here = lines[line - 1] if 0 < line <= len(lines) else ""
-    # The scanner gives up at the tab or behind it.
-    if "\t" in here[: column + 1] and not here[: column + 1].split("#")[0].rstrip("\t").strip("- \t"):
+    # What comes before the first word of the line; the scanner may give up behind it.
+    if "\t" in here[: len(here) - len(here.lstrip("- \t"))]:
         todo = "indent with spaces"
         return Problem(
             Place(path, line, column, field_name(())), "is indented with a tab", "a tab", "spaces", todo, "yaml"
@@ -464,7 +464,7 @@ class _Reader:
         # The first of the pair: whether the text stands without quotes.
         if event.implicit[0]:
             try:
-                value = _plain(text)
+                value = plain_value(text)
             except _Unclear as unclear:
                 shown = text if len(text) <= 40 else f"{text[:40]}... ({len(text)} characters)"
                 todo = "put it in quotes if it is text; else write true, false or the number in decimal digits"
@@ -622,7 +622,7 @@ def _missing_keys(document: Document, key: Key, error: Any) -> Iterator[Problem]
 def _not(document: Document, key: Key, error: Any) -> Iterator[Problem]:
     if "then" not in error.absolute_schema_path or error.validator_value != {"required": ["files"]}:
         yield _wrong(document, key, error)
-    elif error.instance.get("revision") == "unpinned":
+    elif isinstance(error.instance, dict) and error.instance.get("revision") == "unpinned":
         yield Problem(
             document.place((*key, "files")),
             "files is there although the revision is unpinned",
