@@ -65,8 +65,8 @@ PLUGIN_VARIABLE = re.compile(
     r"(VLLM|PT|HPU|HABANA|HCCL|GC|LOG_LEVEL|ENABLE|EXPERIMENTAL|RUNTIME|FUSER|QUANT)_[A-Z0-9_*]*[A-Z0-9*]"
 )
 DOCUMENTED = re.compile(r"`(?:export )?([A-Z][A-Z0-9_]*[A-Z0-9])(?:=[^`\s]*)?`")
-# Bundled copies of other projects, which the two wheels have or have not.
-NOT_COMPARED = ("vllm/third_party/", "vllm/_version.py")
+# Kernels of other projects, which only the wheel for GPUs brings, and what tells the two wheels apart.
+NOT_COMPARED = ("vllm/third_party/", "vllm/vllm_flash_attn/", "vllm/_version.py", "vllm/platforms/__init__.py")
 
 
 # ------------------------------------------------------------------ flags
@@ -550,7 +550,7 @@ def _line(value: Any) -> str:
 
 
 def make(versions: Iterable[str], python: str, compare: bool) -> int:
-    """Write the tables of these versions of vLLM. Returns the process's exit code."""
+    """Write the tables of these versions of vLLM. Returns the exit status: 1 where compared wheels differ."""
     bad = 0
     for version in versions:
         with tempfile.TemporaryDirectory(prefix="enplace-extract-") as folder:
@@ -559,7 +559,7 @@ def make(versions: Iterable[str], python: str, compare: bool) -> int:
                 other = _wheel("vllm", version, Path(folder))
                 different = sorted(_different(source, other))
                 bad += bool(different)
-                sys.stderr.write(f"{version}: {', '.join(different) or 'the same source in both wheels'}\n")
+                sys.stderr.write(f"{version}: {', '.join(different) or 'both wheels have the same source'}\n")
             target = HERE / "vllm" / version
             target.mkdir(parents=True, exist_ok=True)
             environment = {**os.environ, "PYTHONPATH": str(source), "VLLM_TARGET_DEVICE": "cpu"}

@@ -998,7 +998,7 @@ def _scheduler(given: _Arguments, add: Add) -> None:
             "",
         )
     adapters, on_host = given.int("max-loras", 1), given.int("max-cpu-loras")
-    if on_host is not None and adapters is not None and on_host < adapters:
+    if given.on("enable-lora") and on_host is not None and adapters is not None and on_host < adapters:
         add(("max-cpu-loras",), "max-cpu-loras is below max-loras", str(on_host), f"at least {adapters}", "")
     tensor, decode = given.int("tensor-parallel-size", 1), given.int("decode-context-parallel-size", 1)
     prefill = given.int("prefill-context-parallel-size", 1)
