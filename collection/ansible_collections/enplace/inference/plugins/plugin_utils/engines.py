@@ -27,7 +27,7 @@ class Platform:
     """Where one engine version can be installed, and with which lock.
 
     lock, requirements, overrides: absolute paths; overrides is None where there are none. exclude_newer: a moment, as
-    uv takes it. exclude: names that are resolved and left out of the lock. tag: wheels that fit, as uv names them.
+    uv takes it. tag: wheels that fit, as uv names them. uv: the version that wrote the lock.
     """
 
     engine: str
@@ -40,7 +40,6 @@ class Platform:
     overrides: Path | None
     tag: str
     exclude_newer: str
-    exclude: tuple[str, ...]
     torch_backend: str | None
     uv: str
 
@@ -48,10 +47,13 @@ class Platform:
         return f"{self.engine} {self.version} for {self.accelerator}, {self.arch}, Python {self.python}"
 
 
-def load_engine(name: str, version: str, *, engines: Path = ENGINES) -> Document:
-    """The checked manifest of one engine version. Raises RecipeError with every problem."""
+def load_engine(name: str, version: str, *, engines: Path = ENGINES, locks: bool = True) -> Document:
+    """The checked manifest of one engine version. Raises RecipeError with every problem.
+
+    locks: whether the locks must be there; False for who makes them.
+    """
     document = recipes.load_engine(name, version, engines=engines)
-    problems = validate(document)
+    problems = validate(document, locks=locks)
     if problems:
         raise RecipeError(problems)
     return document
@@ -76,7 +78,6 @@ def platforms(document: Document) -> list[Platform]:
                 overrides=folder / overrides if overrides else None,
                 tag=locked["platform"],
                 exclude_newer=locked["exclude_newer"],
-                exclude=tuple(locked.get("exclude", ())),
                 torch_backend=entry.get("torch_backend"),
                 uv=locked["uv"],
             )
@@ -84,13 +85,13 @@ def platforms(document: Document) -> list[Platform]:
     return found
 
 
-def validate(document: Document) -> list[Problem]:
+def validate(document: Document, *, locks: bool = True) -> list[Problem]:
     """Everything that is wrong with a manifest, in the order of the file: its form, then what it names."""
     if not _is_valid()(document.data):
         problems = in_order(problem for error in _errors(document.data) for problem in _explain(document, error))
         if problems:
             return problems
-    return in_order(_cross_checks(document))
+    return in_order(_cross_checks(document, locks))
 
 
 @lru_cache(maxsize=1)
@@ -205,7 +206,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
-def _cross_checks(document: Document) -> Iterator[Problem]:
+def _cross_checks(document: Document, locks: bool) -> Iterator[Problem]:
     data, folder = document.data, document.path.resolve().parent
     for key, expected in (("engine", folder.parent.name), ("version", folder.name)):
         if data[key] != expected:
@@ -232,7 +233,7 @@ def _cross_checks(document: Document) -> Iterator[Problem]:
                 entry["arch"] + "-...",
                 "lock for the machine that the platform is for",
             )
-        files: dict[Key, str] = {("lock",): entry["lock"]}
+        files: dict[Key, str] = {("lock",): entry["lock"]} if locks else {}
         files |= {("locked", k): entry["locked"][k] for k in ("requirements", "overrides") if k in entry["locked"]}
         for name, file in files.items():
             if not (folder / file).is_file():
