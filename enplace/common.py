@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def folders(extra: Sequence[str]) -> list[Path]:
     """Where recipes are looked for: the caller's folders, ./recipes, those that ship."""
     here = Path("recipes")
     found = [Path(name) for name in extra] + ([here] if here.is_dir() else [])
-    return [*found, RECIPES]
+    # In a checkout ./recipes leads to those that ship.
+    return found if here.is_dir() and here.resolve() == RECIPES else [*found, RECIPES]
 
 
 def shown(path: Path) -> str:
@@ -92,8 +94,11 @@ def find_path(target: str, extra: Sequence[str]) -> tuple[Path, str]:
             path = folder / match["name"] / "recipe.yaml"
             if path.is_file():
                 return path, match["variant"] or ""
-    # Not there, or no name at all: the loader says it in full.
-    find_recipe(target, searched)
+    try:
+        # Not there, or no name at all: the loader says it in full, of an inventory's variable.
+        find_recipe(target, searched)
+    except RecipeError as error:
+        raise RecipeError([replace(problem, where=one_line(target)[:100]) for problem in error.problems]) from None
     raise AssertionError("a recipe that is not there was found")
 
 

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .recipe import (
     ENGINES,
@@ -24,6 +24,8 @@ from .recipe import (
 
 SEVERITIES = ("error", "warning", "note")
 
+Made = TypeVar("Made")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -32,6 +34,14 @@ class Subject:
     document: Document
     name: str
     engine: Document
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What several rules need of one variant, made by the first that asks. key: names it among all rules."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: Made = self._made[key]
+        return found
 
     @property
     def model(self) -> Mapping[str, Any]:

@@ -393,26 +393,31 @@ class _Reader:
             todo = "remove the tag; a text that looks like a number stands in quotes"
             self.stop(event, "tags are not used here", found, "text, a number, true or false", todo)
 
-    def put(self, event: Any, value: Any) -> None:
-        """A value at its place."""
-        key = self.here()
+    def put(self, event: Any, value: Any) -> Key:
+        """A value at its place; its key. Called for every value, hence the care."""
         mark = event.start_mark
         at = (mark.line + 1, mark.column + 1)
-        self.values[key] = at
         if not self.stack:
-            self.places[key] = at
+            self.places[()] = self.values[()] = at
             self.data = value
-            return
+            return ()
+        frame = self.stack[-1]
+        container = frame.container
+        key: Key
+        if isinstance(container, list):
+            key = (*frame.key, len(container))
+            self.places[key] = at
+            container.append(value)
+        else:
+            name = str(frame.name)
+            key = (*frame.key, name)
+            container[name] = value
+            frame.name = None
+        self.values[key] = at
         if len(self.values) > MAX_VALUES:
             found, todo = f"more than {MAX_VALUES}", "a recipe is a page, not a data file"
             self.stop(event, "has too many values", found, f"at most {MAX_VALUES}", todo)
-        frame = self.stack[-1]
-        if isinstance(frame.container, list):
-            self.places[key] = at
-            frame.container.append(value)
-        else:
-            frame.container[str(frame.name)] = value
-            frame.name = None
+        return key
 
     def begin(self, event: Any, container: dict[str, Any] | list[Any]) -> None:
         self.plain_event(event)
@@ -421,9 +426,7 @@ class _Reader:
         if len(self.stack) >= MAX_DEPTH:
             found, todo = f"more than {MAX_DEPTH} levels", "a recipe of ordinary depth has less than ten"
             self.stop(event, "is nested too deeply", found, f"at most {MAX_DEPTH} levels", todo)
-        key = self.here()
-        self.put(event, container)
-        self.stack.append(_Frame(container, key))
+        self.stack.append(_Frame(container, self.put(event, container)))
 
     def scalar(self, event: Any) -> None:
         if event.anchor is not None or event.tag is not None:
@@ -886,17 +889,10 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
     Without a variant the recipe must have exactly one. Raises RecipeError.
     """
     match = REFERENCE.fullmatch(reference)
+    where, rule = "enplace_recipe", "reference"
     if not match:
-        raise RecipeError(
-            [
-                Problem(
-                    "enplace_recipe",
-                    "is not a recipe's name",
-                    reference,
-                    "<org>/<model>:<variant>, for example enplace/smoke:cpu",
-                )
-            ]
-        )
+        expected = "<org>/<model>:<variant>, for example enplace/smoke:cpu"
+        _refuse(where, "is not a recipe's name", reference[:MAX_SHOWN], expected, "correct the name", rule=rule)
     searched = list(folders)
     for folder in searched:
         path = folder / match["name"] / "recipe.yaml"
@@ -904,33 +900,15 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
             recipe = load_recipe(path)
             break
     else:
-        known = [os.fspath(p.parent.relative_to(folder)) for folder in searched for p in folder.glob("*/*/recipe.yaml")]
-        looked = ", ".join(map(str, searched))
-        raise RecipeError(
-            [
-                Problem(
-                    "enplace_recipe",
-                    "no such recipe",
-                    reference,
-                    did_you_mean(match["name"], known),
-                    f"put <org>/<model>/recipe.yaml below one of: {looked}",
-                )
-            ]
-        )
+        known = {os.fspath(p.parent.relative_to(folder)) for folder in searched for p in folder.glob("*/*/recipe.yaml")}
+        todo = f"put <org>/<model>/recipe.yaml below one of: {', '.join(map(str, searched))}"
+        _refuse(where, "no such recipe", reference, did_you_mean(match["name"], known), todo, rule=rule)
     variants = recipe.variants
     variant = match["variant"] or (next(iter(variants)) if len(variants) == 1 else "")
     if variant not in variants:
-        raise RecipeError(
-            [
-                Problem(
-                    "enplace_recipe",
-                    "no such variant",
-                    reference,
-                    did_you_mean(variant, variants) if variant else "one of " + ", ".join(variants),
-                    f"name one as {match['name']}:<variant>",
-                )
-            ]
-        )
+        expected = did_you_mean(variant, variants) if variant else "one of " + ", ".join(variants)
+        todo = f"name one as {match['name']}:<variant>"
+        _refuse(where, "no such variant", reference, expected, todo, rule=rule)
     return recipe, variant
 
 
