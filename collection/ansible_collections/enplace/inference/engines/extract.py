@@ -124,7 +124,7 @@ def flag_table() -> dict[str, Any]:
 def _version() -> str:
     import vllm
 
-    return str(vllm.__version__).split("+")[0]
+    return str(vllm.__version__).partition("+")[0]
 
 
 def _registered(manager: Any) -> Iterable[str]:
@@ -216,7 +216,7 @@ def _reader(function: Any) -> tuple[Any, bool]:
 def _name(function: Any) -> str:
     if function is None:
         return ""
-    return str(getattr(function, "__qualname__", type(function).__name__)).split(".<locals>")[0]
+    return str(getattr(function, "__qualname__", type(function).__name__)).partition(".<locals>")[0]
 
 
 def _config_class(action: argparse.Action, reader: Any) -> type | None:
@@ -366,7 +366,7 @@ def environment_table() -> dict[str, Any]:
     declared = {
         name: _variable(name, reader, written.get(name)) for name, reader in sorted(envs.environment_variables.items())
     }
-    read, _ = names_read(source)
+    read = names_read(source)[0]
     return {
         "engine": "vllm",
         "version": _version(),

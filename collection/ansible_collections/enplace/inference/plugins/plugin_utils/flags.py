@@ -260,7 +260,8 @@ def _stamp(folder: Path) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=32)
-def _table(folder: Path, base: Path, *_: tuple[float, ...]) -> FlagTable:
+def _table(folder: Path, base: Path, *stamps: tuple[float, ...]) -> FlagTable:
+    del stamps  # Part of the key only.
     flags = _read(base / "flags.json")
     variables = _read(base / "environment.json")
     plugin = _read(folder / "environment.json") if folder != base else {"declared": {}, "read": [], "documented": []}
@@ -347,7 +348,7 @@ def history(name: str, *, value: str | None = None, engine: str = "vllm", engine
     found = []
     for version in versions(engine=engine, engines=engines):
         table = load_version(version, engine=engine, engines=engines)
-        entry, _, key = name.partition(".")
+        entry, key = name.split(".", 1) if "." in name else (name, "")
         if not key and (re.fullmatch(r"[A-Z][A-Z0-9_]*", name)):
             variable = table.declared.get(name)
             if table.reads(name) and (value is None or (variable is not None and value in variable.choices)):
