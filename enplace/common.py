@@ -86,13 +86,13 @@ def find_path(target: str, extra: Sequence[str]) -> tuple[Path, str]:
     """The file of a recipe, unread, and the variant's name, empty where none is named. Raises RecipeError."""
     if is_path(target) or is_path(split_path(target)[0].as_posix()):
         path, variant = split_path(target)
-        return (path / "recipe.yaml" if path.is_dir() else path), variant
+        return (path / "recipe.yaml" if os.path.isdir(path) else path), variant
     match = REFERENCE.fullmatch(target)
     searched = folders(extra)
     if match:
         for folder in searched:
             path = folder / match["name"] / "recipe.yaml"
-            if path.is_file():
+            if os.path.isfile(path):
                 return path, match["variant"] or ""
     try:
         # Not there, or no name at all: the loader says it in full, of an inventory's variable.
@@ -148,7 +148,8 @@ def finding(problem: Problem) -> str:
     lines = [one_line(head) + f" [{problem.rule}]"]
     for label, text in (("expected", problem.expected), ("found", problem.found), ("what to do", problem.todo)):
         if text:
-            lines.append(f"  {label}: {one_line(text)}")
+            # What a program said may have several lines; they stay below their label.
+            lines.append(f"  {label}: " + clean(text).replace("\n", "\n    "))
     return "\n".join(lines)
 
 

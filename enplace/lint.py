@@ -65,7 +65,7 @@ def targets(names: Sequence[str], extra: Sequence[str]) -> list[tuple[Path, str]
         names = [str(folder) for folder in here]
     for name in names:
         path = Path(name).expanduser()
-        if path.is_dir():
+        if os.path.isdir(path):
             below = list(common.recipes_below(path))
             if not below:
                 todo = "name a folder that has <org>/<model>/recipe.yaml in it"

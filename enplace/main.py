@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, help=summary, description=summary, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
         )
+        if name == "lock":
+            return made
         made.add_argument(
             "--recipes",
             metavar="FOLDER",
@@ -121,15 +123,21 @@ def _parser() -> argparse.ArgumentParser:
     lock = add(
         "lock",
         "make the locks of an engine anew: every package with its version and its hashes",
-        "enplace lock vllm/0.28.0                           every platform of one version",
-        "enplace lock vllm/0.28.0 --platform cpu-x86_64-py311 --check",
+        "enplace lock --check vllm/0.28.0                        whether the locks can be made again, byte for byte",
+        "enplace lock vllm/0.28.0 --platform cpu                 one platform, as the manifest records it",
+        "enplace lock vllm/0.28.0 --exclude-newer 2026-12-01     with what was published until then",
     )
     lock.add_argument(
         "engine", metavar="ENGINE[/VERSION]", help="a folder below engines/; every version where none is named"
     )
-    lock.add_argument("--platform", action="append", default=[], help="one lock alone, by its name without .lock.txt")
-    lock.add_argument("--exclude-newer", metavar="DATE", help="only packages published before, such as 2026-12-01")
+    lock.add_argument("--platform", default="", help="one platform alone, by its accelerator or the name of its lock")
+    lock.add_argument(
+        "--exclude-newer", metavar="DATE", default="", help="another moment after which nothing counts: 2026-12-01"
+    )
     lock.add_argument("--check", action="store_true", help="write nothing; end with 1 where a lock would change")
+    lock.add_argument("--find-links", metavar="PLACE", action="append", default=[], help="a folder with wheels besides")
+    lock.add_argument("--index-url", metavar="URL", default="", help="the package index, where it is not uv's own")
+    lock.add_argument("--uv", default="uv", help="the uv to use; the one on PATH where it is not given")
     return parser
 
 

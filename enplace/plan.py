@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.enplace.inference.plugins.plugin_utils import memory
+from ansible_collections.enplace.inference.plugins.plugin_utils import engines, memory
 from ansible_collections.enplace.inference.plugins.plugin_utils import plan as planner
 from ansible_collections.enplace.inference.plugins.plugin_utils.lint import lint_document
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
@@ -20,7 +20,6 @@ from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
     Problem,
     Recipe,
     RecipeError,
-    load_engine,
 )
 
 from . import common
@@ -80,7 +79,7 @@ def _bytes(flag: str, text: str | None) -> int | None:
 def make(recipe: Recipe, variant_name: str, kv_bytes: int | None = None, rate: int | None = None) -> dict[str, Any]:
     """The plan of one variant as data. Raises RecipeError where its engine has no manifest."""
     variant = recipe.variants[variant_name]
-    engine = load_engine(variant["engine"]["name"], variant["engine"]["version"])
+    engine = engines.load_engine(variant["engine"]["name"], variant["engine"]["version"], locks=False)
     found = memory.estimate(recipe.document.data["model"], variant, engine, kv_bytes=kv_bytes, rate=rate)
     slug = planner.slug_of(recipe.name, variant_name)
     return {
@@ -122,7 +121,9 @@ def _weights(name: str, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def gib(value: int | float | None) -> str:
     """Bytes of memory: `8.00 GiB`."""
-    return "not known" if value is None else f"{value / memory.GIB:,.2f} GiB"
+    if value is None:
+        return "not known"
+    return f"{value / memory.GIB:,.2f} GiB" if value >= memory.GIB / 10 else f"{value / memory.MIB:,.2f} MiB"
 
 
 def exact(value: int | None) -> str:

@@ -896,7 +896,7 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
     searched = list(folders)
     for folder in searched:
         path = folder / match["name"] / "recipe.yaml"
-        if path.is_file():
+        if os.path.isfile(path):
             recipe = load_recipe(path)
             break
     else:

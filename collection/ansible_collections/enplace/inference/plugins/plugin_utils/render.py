@@ -14,7 +14,8 @@ from typing import Any
 from ansible_collections.enplace.inference.plugins.module_utils import unit as unit_file
 
 from . import plan as planner
-from .recipe import Problem, Recipe, RecipeError, load_engine
+from .engines import load_engine
+from .recipe import Problem, Recipe, RecipeError
 
 UNPINNED = "unpinned"
 # Set by the person who runs the commands: a checkout of enplace, or the folder `fixes` of an installed collection.
@@ -96,7 +97,9 @@ def shell(recipe: Recipe, variant_name: str) -> str:
     lines.append("")
     nodes = variant.get("nodes", 1)
     if nodes > 1:
-        lines.append(f"# On each of {nodes} hosts, with --nnodes {nodes} --node-rank 0 (1, ...) and the first one's address")
+        lines.append(
+            f"# On each of {nodes} hosts, with --nnodes {nodes} --node-rank 0 (1, ...) and the first one's address"
+        )
         lines.append("# as --master-addr; with --headless on all but the first.")
     lines.append(" \\\n  ".join(_words(words) for words in command(recipe, variant_name)))
     return "\n".join(lines) + "\n"
@@ -113,7 +116,7 @@ def unit(recipe: Recipe, variant_name: str) -> str:
     @environment@ and @release@.
     """
     variant = recipe.variants[variant_name]
-    engine = load_engine(variant["engine"]["name"], variant["engine"]["version"])
+    engine = load_engine(variant["engine"]["name"], variant["engine"]["version"], locks=False)
     platforms = [entry for entry in engine.data["platforms"] if entry["accelerator"] == variant["accelerator"]]
     if not platforms:
         have = ", ".join(sorted({entry["accelerator"] for entry in engine.data["platforms"]})) or "none"
