@@ -144,6 +144,7 @@ def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
         "tokens": [200],
         "block": None,
         "exact": True,
+        "seed": None,
         "deadline_s": 1800,
     }
     assert filled[3] == {"check": "logprobs", "ask": "Hello", "top": 20, "max_tokens": 32, "deadline_s": 300}

@@ -479,6 +479,15 @@ def test_the_seed_of_what_was_made_up_is_evidence() -> None:
         assert len(result(server, CHECKS["needles"])["evidence"]["seed"]) == 16
 
 
+def test_a_seed_of_the_recipe_asks_the_same_in_every_run() -> None:
+    with Simulated() as server:
+        same = [result(server, {**CHECKS["needles"], "seed": "smoke"})["evidence"] for _ in range(2)]
+        other = [result(server, CHECKS["needles"])["evidence"] for _ in range(2)]
+    assert same[0]["rows"] == same[1]["rows"]
+    assert same[0]["seed"] == "smoke"
+    assert other[0]["rows"] != other[1]["rows"]
+
+
 @given(st.integers(500, 3000), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_prompt_is_fitted_to_its_length_and_made_up_again_from_its_seed(length: int, depth: float, seed: int) -> None:
     def made() -> Any:

@@ -81,6 +81,11 @@ _REPLY = Parameter(
     maximum=MAX_TOKENS,
 )
 _ASK = Parameter("text", "The prompt.", required=True)
+_SEED = Parameter(
+    "text",
+    "Prompts are made up with it, the same in every run, for a model too small to read each; at random where absent, "
+    "which proves more.",
+)
 
 CHECKS: dict[str, CheckSpec] = {
     spec.name: spec
@@ -213,6 +218,7 @@ CHECKS: dict[str, CheckSpec] = {
                 "exact": Parameter(
                     "flag", "Log-probabilities must be equal to the last bit; false: the tokens only.", default=True
                 ),
+                "seed": _SEED,
             },
         ),
         CheckSpec(
@@ -225,6 +231,7 @@ CHECKS: dict[str, CheckSpec] = {
                 ),
                 "depths": Parameter("integer", "Depths tried at each length.", default=3, minimum=1, maximum=8),
                 "max_tokens": _REPLY,
+                "seed": _SEED,
             },
         ),
         CheckSpec(
