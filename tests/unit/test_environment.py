@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.enplace.inference.plugins.action.environment import would_be_installed
+from ansible_collections.enplace.inference.plugins.module_utils import assertions as asserted
 from ansible_collections.enplace.inference.plugins.module_utils import environment as env
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, Lock, sha256_file
 from ansible_collections.enplace.inference.plugins.modules.environment import ensure
@@ -52,17 +53,22 @@ class Index:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/simple"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def add(self, name: str, version: str) -> str:
-        """Make a wheel with one module that holds its version; return its line for a lock."""
+    def add(self, name: str, version: str, requires: str = "", code: str = "", tag: str = "py3-none-any") -> str:
+        """Make a wheel with one module that holds its version; return its line for a lock.
+
+        requires: a requirement that its metadata state. code: further lines of the module. tag: what its metadata say
+        of the platform.
+        """
         module = name.replace("-", "_")
         info = f"{module}-{version}.dist-info"
         folder = self.root / "simple" / name
         folder.mkdir(parents=True, exist_ok=True)
         wheel = folder / f"{module}-{version}-py3-none-any.whl"
         content = {
-            f"{module}.py": f"VERSION = {version!r}\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{module}.py": f"VERSION = {version!r}\n{code}",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            + (f"Requires-Dist: {requires}\n" if requires else ""),
+            f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
         }
         content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
         with zipfile.ZipFile(wheel, "w") as archive:
@@ -554,3 +560,211 @@ def test_pytorchs_index_is_only_wanted_for_what_no_place_holds(tmp_path: Path, i
     page.write_text(f'<a href="{name.replace("+", "%2B")}">torch</a>')
     assert env.wanted_from_torch_index(pins, [url]) == []
     assert env.wanted_from_torch_index(pins[1:], []) == []
+
+
+# --- assertions ------------------------------------------------------------------------------------------------------
+
+TORCH = """
+class version:
+    cuda = "13.0"
+    hip = None
+"""
+
+
+def engine(index: Index, **torch: str) -> str:
+    """The lock of an engine with a torch, both made here."""
+    return index.add("demo-torch", "2.0", code=TORCH, **torch) + index.add("demo-engine", "1.0", "demo-torch>=2")
+
+
+def asserting(tmp_path: Path, index: Index, lock: str, *assertions: dict[str, Any], **changes: Any) -> env.Request:
+    return make_request(tmp_path, index, lock, assertions=asserted.parse(assertions), **changes)
+
+
+HOLDS: tuple[dict[str, Any], ...] = (
+    {"kind": "installed", "distribution": "Demo_Torch", "version": "2.0"},
+    {"kind": "absent", "distribution": "*-cu12"},
+    {"kind": "imports", "module": "demo_engine"},
+    {"kind": "attribute", "module": "demo_torch", "attribute": "version.cuda", "begins": "13"},
+    {"kind": "attribute", "module": "demo_torch", "attribute": "VERSION", "equals": "2.0"},
+    {"kind": "attribute", "module": "demo_torch", "attribute": "version.hip", "none": True},
+    {"kind": "requirements"},
+)
+
+
+def test_assertions_that_hold_are_in_the_seal_and_leave_nothing_behind(tmp_path: Path, index: Index) -> None:
+    request = asserting(tmp_path, index, engine(index), *HOLDS)
+    seal = env.build(request)
+    assert seal["assertions"] == list(HOLDS)
+    assert env.inspect(request.path).state == "sealed"
+    assert not list(Path("/tmp").glob("enplace-assertions-*"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[env.Request]:
+    """A sealed environment, for questions that leave it as it is."""
+    folder = tmp_path_factory.mktemp("made")
+    index = Index(folder / "index")
+    request = make_request(folder, index, engine(index))
+    env.build(request)
+    yield request
+    index.server.shutdown()
+    index.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("assertion", "named", "expected", "found"),
+    [
+        (
+            {"kind": "installed", "distribution": "demo-torch", "version": "2.0+cu130"},
+            "demo-torch 2.0+cu130 is installed",
+            "2.0+cu130",
+            "2.0",
+        ),
+        (
+            {"kind": "installed", "distribution": "vllm", "version": "1"},
+            "vllm 1 is installed",
+            "1",
+            "not installed",
+        ),
+        ({"kind": "absent", "distribution": "demo-t*"}, "no distribution demo-t*", "none", "demo-torch 2.0"),
+        ({"kind": "imports", "module": "demo_nothing"}, "import demo_nothing", "the import to end well", "No module"),
+        (
+            {"kind": "attribute", "module": "demo_torch", "attribute": "version.cuda", "begins": "12"},
+            "demo_torch.version.cuda",
+            "12...",
+            "13.0",
+        ),
+        (
+            {"kind": "attribute", "module": "demo_torch", "attribute": "version.cuda", "none": True},
+            "demo_torch.version.cuda",
+            "None",
+            "13.0",
+        ),
+        (
+            {"kind": "attribute", "module": "demo_torch", "attribute": "version.hip", "equals": "None"},
+            "demo_torch.version.hip",
+            "None",
+            "None",
+        ),
+        (
+            {"kind": "attribute", "module": "demo_torch", "attribute": "version.gone", "equals": "1"},
+            "demo_torch.version.gone",
+            "1",
+            "AttributeError",
+        ),
+    ],
+)
+def test_what_does_not_hold_is_named_with_what_was_expected_and_found(
+    assertion: dict[str, Any], named: str, expected: str, found: str, made: env.Request
+) -> None:
+    installed = {"demo-torch": "2.0", "demo-engine": "1.0"}
+    asked = asserted.parse([*HOLDS[:-1], assertion])
+    (broken,) = asserted.broken(made.path, asked, installed, made.uv, {})
+    assert (broken.assertion, broken.expected) == (named, expected)
+    assert found in broken.found
+    assert broken.todo
+
+
+def test_an_environment_that_is_not_what_was_meant_is_not_sealed(tmp_path: Path, index: Index) -> None:
+    wrong = {"kind": "attribute", "module": "demo_torch", "attribute": "version.cuda", "begins": "12"}
+    request = asserting(tmp_path, index, engine(index), *HOLDS, wrong)
+    with pytest.raises(Failure) as caught:
+        env.build(request)
+    fields = caught.value.fields()
+    assert fields["where"] == f"{request.path}, assertion: demo_torch.version.cuda"
+    assert (fields["expected"], fields["found"]) == ("12...", "13.0")
+    assert not os.path.exists(request.path)
+
+
+def test_every_assertion_that_does_not_hold_is_named(tmp_path: Path, index: Index) -> None:
+    wrong = [{"kind": "imports", "module": f"demo_{name}"} for name in ("one", "two")]
+    with pytest.raises(Failure) as caught:
+        env.build(asserting(tmp_path, index, engine(index), *wrong))
+    assert "import demo_one" in caught.value.fields()["where"]
+    assert "import demo_two" in str(caught.value)
+
+
+def test_a_module_that_ends_the_interpreter_is_named(tmp_path: Path, index: Index) -> None:
+    lock = engine(index) + index.add("demo-bad", "1.0", code="import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assertions = [{"kind": "imports", "module": name} for name in ("demo_engine", "demo_bad", "demo_torch")]
+    with pytest.raises(Failure) as caught:
+        env.build(asserting(tmp_path, index, lock, *assertions))
+    assert "import demo_bad" in caught.value.fields()["where"]
+    assert "ended by signal 11" in caught.value.fields()["found"]
+
+
+def test_what_a_module_prints_is_no_answer_and_one_that_exits_is_not_imported(tmp_path: Path, index: Index) -> None:
+    noise = 'import sys; print("{}"); sys.stderr.write("{}\\n")\n'
+    lock = index.add("demo-loud", "1.0", code=noise) + index.add("demo-quits", "1.0", code="raise SystemExit(0)\n")
+    asked = [{"kind": "imports", "module": name} for name in ("demo_loud", "demo_quits")]
+    with pytest.raises(Failure) as caught:
+        env.build(asserting(tmp_path, index, lock, *asked))
+    assert "import demo_quits" in caught.value.fields()["where"]
+    assert caught.value.fields()["found"] == "SystemExit: 0"
+
+
+def test_a_requirement_that_is_not_there_is_found_unless_it_is_left_out_on_purpose(
+    tmp_path: Path, index: Index
+) -> None:
+    lock = index.add("demo-engine", "1.0", "demo_Torch>=2")
+    with pytest.raises(Failure, match=r"demo-engine.*requires.*demo-torch"):
+        env.build(asserting(tmp_path, index, lock, {"kind": "requirements"}))
+    with pytest.raises(Failure, match=r"demo-engine.*requires.*demo-torch"):
+        env.build(asserting(tmp_path, index, lock, {"kind": "requirements", "except": ["another"]}))
+    assert env.build(asserting(tmp_path, index, lock, {"kind": "requirements", "except": ["demo.torch"]}))
+
+
+def test_a_wheel_of_another_platform_is_found_unless_it_is_known_to_be_mislabelled(
+    tmp_path: Path, index: Index
+) -> None:
+    lock = index.add("demo-engine", "1.0", tag="cp27-cp27m-linux_s390x")
+    with pytest.raises(Failure, match="different platform"):
+        env.build(asserting(tmp_path, index, lock, {"kind": "requirements"}))
+    assert env.build(asserting(tmp_path, index, lock, {"kind": "requirements", "mislabelled": ["demo_engine"]}))
+
+
+def test_requirements_need_uv(made: env.Request) -> None:
+    (broken,) = asserted.broken(made.path, ({"kind": "requirements"},), {}, "", {})
+    assert (broken.expected, broken.found) == ("uv pip check", "no uv")
+
+
+def test_a_sealed_environment_is_asked_what_it_was_not_asked_before(tmp_path: Path, index: Index) -> None:
+    lock = engine(index)
+    plain, more = make_request(tmp_path, index, lock), asserting(tmp_path, index, lock, *HOLDS)
+    assert plain.digest == more.digest
+    ensure(plain, rebuild=False, check_mode=False)
+    before = Path(plain.path).stat().st_ino
+    foretold = ensure(more, rebuild=False, check_mode=True)
+    assert (foretold["changed"], foretold["found"]) == (True, "sealed")
+    assert ensure(more, rebuild=False, check_mode=False)["changed"]
+    assert not ensure(more, rebuild=False, check_mode=False)["changed"]
+    # One that asks for less than was asked has nothing to do.
+    assert not ensure(plain, rebuild=False, check_mode=False)["changed"]
+    assert Path(plain.path).stat().st_ino == before
+    assert env.inspect(plain.path).state == "sealed"
+
+
+def test_a_sealed_environment_that_fails_a_new_assertion_stays_as_it_is(tmp_path: Path, index: Index) -> None:
+    lock = engine(index)
+    ensure(make_request(tmp_path, index, lock), rebuild=False, check_mode=False)
+    more = asserting(tmp_path, index, lock, {"kind": "absent", "distribution": "demo-torch"})
+    for _time in range(2):
+        with pytest.raises(Failure, match="no distribution demo-torch"):
+            ensure(more, rebuild=False, check_mode=False)
+    assert env.inspect(more.path).state == "sealed"
+
+
+@pytest.mark.parametrize(
+    "assertion",
+    [
+        {"kind": "imported", "module": "x"},
+        {"kind": "imports"},
+        {"kind": "imports", "module": "x", "version": "1"},
+        {"kind": "attribute", "module": "x", "attribute": "y"},
+        {"kind": "attribute", "module": "x", "attribute": "y", "equals": "1", "begins": "1"},
+        {},
+    ],
+)
+def test_an_assertion_that_asks_nothing_is_refused(assertion: dict[str, Any]) -> None:
+    with pytest.raises(Failure, match=r"assertions\[0\]"):
+        asserted.parse([assertion])

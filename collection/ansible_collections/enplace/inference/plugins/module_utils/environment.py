@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.enplace.inference.plugins.module_utils import assertions as asserted
 from ansible_collections.enplace.inference.plugins.module_utils.command import Result, base_environment, run
 from ansible_collections.enplace.inference.plugins.module_utils.files import (
     Failure,
@@ -328,6 +329,7 @@ class Request:
     torch_backend: str = ""
     ca_bundle: str = ""
     aliases: tuple[Mapping[str, str], ...] = ()
+    assertions: tuple[Mapping[str, Any], ...] = ()
     cache: str = "/var/cache/enplace/uv"
     timeout_s: float = 3600.0
 
@@ -364,7 +366,7 @@ def build(request: Request) -> dict[str, Any]:
     """Make the environment and return its seal. Raises Failure; then nothing is left at its path.
 
     The caller has made sure that nothing worth keeping lies there. The steps: venv, distributions from the lock by
-    hash, aliases, comparison of what is installed with the lock, bytecode, flush to the disk, seal.
+    hash, aliases, comparison of what is installed with the lock, the engine's own assertions, flush to the disk, seal.
     """
     pins = read_lock(request.requirements, request.lock_sha256)
     version = check_request(request)
@@ -406,6 +408,7 @@ def _build(request: Request, pins: Sequence[Pin], version: str, handle: int) -> 
         write_alias(request.path, alias)
     installed = _installed(request.path)
     _check_installed(request, pins, installed)
+    _demand_assertions(request, installed, [handle])
     sizes = records(request.path)
     # A power cut must not leave a seal over files whose content never reached the disk.
     _expect(request, run(["sync", "-f", request.path], timeout_s=request.timeout_s, keep=[handle]), "sync")
@@ -416,12 +419,40 @@ def _build(request: Request, pins: Sequence[Pin], version: str, handle: int) -> 
         "python": version,
         "builder": builder,
         "aliases": sorted((dict(alias) for alias in request.aliases), key=lambda alias: alias["name"]),
+        "assertions": list(request.assertions),
         "distributions": [f"{name}=={installed[name]}" for name in sorted(installed)],
         "fingerprint": fingerprint(sizes),
         "records": sizes,
     }
     write_json(os.path.join(request.path, SEAL_NAME), seal)
     return seal
+
+
+def owes_assertions(request: Request, seal: Mapping[str, Any]) -> bool:
+    """Whether a sealed environment has not yet been asked all that the request asserts.
+
+    Assertions decide nothing of what an environment holds, so they are no part of its digest: where the engine's
+    manifest asks for more than it did, what is there is asked, and not built again.
+    """
+    known = [canonical_json(entry) for entry in seal.get("assertions", [])]
+    return any(canonical_json(entry) not in known for entry in request.assertions)
+
+
+def assert_sealed(request: Request, seal: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask a sealed environment what the request asserts, and record that it holds; the new seal. Raises Failure."""
+    lock_path = os.path.join(os.path.dirname(request.path), f".{os.path.basename(request.path)}.lock")
+    with Lock(lock_path, f"asking the environment {request.path}") as lock:
+        _demand_assertions(request, _installed(request.path), [lock.handle])
+        seal = {**seal, "assertions": list(request.assertions)}
+        write_json(os.path.join(request.path, SEAL_NAME), seal)
+    return seal
+
+
+def _demand_assertions(request: Request, installed: Mapping[str, str], keep: Sequence[int]) -> None:
+    if request.assertions:
+        env = _child_environment(request)
+        wrong = asserted.broken(request.path, request.assertions, installed, request.uv, env, keep)
+        asserted.demand(request.path, wrong)
 
 
 def _child_environment(request: Request) -> dict[str, str]:

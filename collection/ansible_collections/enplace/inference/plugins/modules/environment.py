@@ -16,6 +16,7 @@ description:
   - The folder is named by the digest of what decides its content. It is sealed by the file C(enplace-environment.json),
     written last; a folder without it is what a cut run left over, and is removed and built anew.
   - A sealed environment is recognised without starting an installer. The lock file is transferred only if it is needed.
+  - O(assertions) are asked of the new environment before it is sealed. One that does not hold fails the build.
   - A build that fails leaves nothing at O(path).
   - Configuration files of pip and uv on the host are not read. What decides is the options.
 attributes:
@@ -95,6 +96,49 @@ options:
         description: The version under that name.
         type: str
         required: true
+  assertions:
+    description:
+      - What must hold of the environment. A property of the engine, whose manifest describes the kinds.
+      - Not part of O(digest). A sealed environment that was not asked one of them is asked then, which counts as a
+        change, and is not built again; if one does not hold, the module fails and the environment stays as it is.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      kind:
+        description: What is asserted.
+        type: str
+        required: true
+        choices: [installed, absent, imports, attribute, requirements]
+      distribution:
+        description: Of V(installed) its name; of V(absent) its name, or a pattern.
+        type: str
+      version:
+        description: Of V(installed), as its metadata says.
+        type: str
+      module:
+        description: Of V(imports) and V(attribute), what is imported.
+        type: str
+      attribute:
+        description: Of V(attribute), a name in the module, such as V(version.cuda).
+        type: str
+      equals:
+        description: The attribute's text is this.
+        type: str
+      begins:
+        description: The attribute's text begins with this.
+        type: str
+      none:
+        description: The attribute is None.
+        type: bool
+      except:
+        description: Of V(requirements), required distributions that are left out on purpose.
+        type: list
+        elements: str
+      mislabelled:
+        description: Of V(requirements), distributions whose metadata name another platform than their file.
+        type: list
+        elements: str
   cache:
     description: uv's cache folder. Files are copied from it, never linked.
     type: path
@@ -183,6 +227,7 @@ import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.enplace.inference.plugins.module_utils import assertions
 from ansible_collections.enplace.inference.plugins.module_utils import environment as env
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, remove
 
@@ -200,6 +245,7 @@ def request_of(params: dict[str, t.Any]) -> env.Request:
         torch_backend=params["torch_backend"] or "",
         ca_bundle=params["ca_bundle"] or "",
         aliases=tuple(params["aliases"]),
+        assertions=assertions.parse(params["assertions"]),
         cache=params["cache"],
         timeout_s=params["timeout_s"],
     )
@@ -222,6 +268,10 @@ def ensure(request: env.Request, rebuild: bool, check_mode: bool) -> dict[str, t
     before = state.seal.get("distributions", [])
     if state.state == "sealed":
         seal = state.seal
+        if env.owes_assertions(request, seal):
+            result["changed"] = True
+            if not check_mode:
+                seal = env.assert_sealed(request, seal)
     elif not request.requirements:
         # The action plugin has the lock; which of its lines apply here, only this host can say.
         result["needs_requirements"] = True
@@ -270,6 +320,13 @@ def diff(path: str, before: list[str], after: list[str]) -> dict[str, str]:
 
 def main() -> None:
     alias_spec = {name: {"type": "str", "required": True} for name in ("distribution", "name", "version")}
+    texts = ("distribution", "version", "module", "attribute", "equals", "begins")
+    assertion_spec: dict[str, t.Any] = {
+        "kind": {"type": "str", "required": True, "choices": list(assertions.KINDS)},
+        **{name: {"type": "str"} for name in texts},
+        "none": {"type": "bool"},
+        **{name: {"type": "list", "elements": "str"} for name in ("except", "mislabelled")},
+    }
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -284,6 +341,7 @@ def main() -> None:
             "torch_backend": {"type": "str"},
             "ca_bundle": {"type": "path"},
             "aliases": {"type": "list", "elements": "dict", "default": [], "options": alias_spec},
+            "assertions": {"type": "list", "elements": "dict", "default": [], "options": assertion_spec},
             "cache": {"type": "path", "default": "/var/cache/enplace/uv"},
             "rebuild": {"type": "bool", "default": False},
             "timeout_s": {"type": "int", "default": 3600},

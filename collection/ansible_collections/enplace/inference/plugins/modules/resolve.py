@@ -9,8 +9,8 @@ module: resolve
 short_description: Turn a recipe and a host into a plan, or say why it cannot work
 version_added: "1.0.0"
 description:
-  - Reads the recipe that C(enplace_recipe) names, lints it, asks the host for its facts in one execution, and returns the
-    plan of the release with the options of every role.
+  - Reads the recipe that C(enplace_recipe) names, lints it, asks the host for its facts in one execution, and returns
+    the plan of the release with the options of every role.
   - Fails with every problem at once (recipe, inventory, host) before anything is changed. The linter's errors are
     such problems, its warnings are shown as warnings.
   - A variant with fixes, with more than one node, or whose engine is built from sources is refused; this version does
