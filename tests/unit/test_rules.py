@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import CHECKS
-from ansible_collections.enplace.inference.plugins.plugin_utils import memory
+from ansible_collections.enplace.inference.plugins.plugin_utils import flags, memory
 from ansible_collections.enplace.inference.plugins.plugin_utils.lint import SEVERITIES, Rule, Subject
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
     ENGINES,
@@ -143,7 +143,8 @@ def test_a_rule_speaks_where_it_is_broken_and_only_there(
         assert len(problem.what) <= 250, f"{rule.id}: a message is one or two short lines"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+# Those of the flags have their pairs, and the demand for them, in test_flags.py.
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in flags.RULES], ids=lambda rule: rule.id)
 def test_every_rule_has_a_recipe_that_breaks_it_and_one_that_keeps_it(rule: Rule) -> None:
     mine = {case.bad for case in CASES if case.rule == rule.id}
     assert mine == {True, False}, f"tests/unit/rules/cases: a bad and a good recipe for {rule.id}"

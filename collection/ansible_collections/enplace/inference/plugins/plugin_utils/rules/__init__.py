@@ -9,7 +9,7 @@ accepts and yields what is wrong. The tests demand a recipe that breaks each rul
 
 from __future__ import annotations
 
-from .. import memory
+from .. import flags, memory
 from ..lint import Rule
 from . import asked, figures, fixes, forbid, gaudi, hosts, locked, safety, spark, speculation
 
@@ -25,4 +25,5 @@ RULES: tuple[Rule, ...] = (
     *figures.RULES,
     *forbid.RULES,
     *memory.RULES,
+    *flags.RULES,
 )

@@ -64,6 +64,8 @@ def _of_model(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if first(subject):
         for index, entry in enumerate(subject.model.get("inferred", [])):
             yield ("model", "inferred", index, "source"), entry["source"]
+        for index, name in enumerate(subject.model.get("sources", [])):
+            yield ("model", "sources", index), name
 
 
 @catalogue.rule(
@@ -100,7 +102,7 @@ def source_unused(subject: Subject) -> Iterator[Problem]:
                 document.place(("sources", name)),
                 "nothing names this source",
                 name,
-                "a figure, an inference or a verification from it",
+                "a figure, an inference or a verification from it, or model.sources",
                 "name it where it is the source, or remove it",
             )
 

@@ -22,7 +22,6 @@ from .common import (
     platforms,
     size_of,
     text_of,
-    tokens_of,
     version_of,
 )
 
@@ -370,28 +369,6 @@ def model_numbers(subject: Subject) -> Iterator[Problem]:
                 str(small),
                 f"at most {large}",
                 "correct one of the two",
-            )
-
-
-@catalogue.rule(
-    "argument-count",
-    "error",
-    "Counts among the arguments are counts.",
-    "vLLM takes an integer, or text such as 8K for some",
-)
-def counts(subject: Subject) -> Iterator[Problem]:
-    for name in ("max-model-len", "max-num-seqs", "max-num-batched-tokens", *PARALLEL):
-        value = subject.arguments.get(name)
-        if value is None or (name == "max-model-len" and value in (-1, "-1", "auto")):
-            continue
-        found = tokens_of(value)
-        if found is None or found < 1 or isinstance(value, (bool, list, dict)):
-            yield Problem(
-                subject.place("arguments", name),
-                "is not a count",
-                text_of(value),
-                "a whole number of at least 1",
-                "correct the value",
             )
 
 
