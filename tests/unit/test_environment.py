@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
-import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +22,10 @@ import pytest
 from ansible_collections.enplace.inference.plugins.action.environment import would_be_installed
 from ansible_collections.enplace.inference.plugins.module_utils import assertions as asserted
 from ansible_collections.enplace.inference.plugins.module_utils import environment as env
-from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, Lock, sha256_file
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, Lock
 from ansible_collections.enplace.inference.plugins.modules.environment import ensure
+
+from tests.sim.packages import Index, uv_program
 
 COLLECTION = Path(env.__file__).resolve().parents[2]
 TOOLS = COLLECTION / "engines" / "tools"
@@ -36,66 +34,10 @@ ALIAS = {"distribution": "demo-engine", "name": "engine", "version": "1.0+cpu"}
 A = "a" * 64
 
 
-def uv_program() -> str:
-    found = os.environ.get("UV") or shutil.which("uv")
-    assert found, "uv must be installed to run these tests"
-    return found
-
-
-class Index:
-    """A package index: wheels made here, served over HTTP on loopback."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.wheels: dict[str, Path] = {}
-        handler = functools.partial(QuietHandler, directory=str(root))
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/simple"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def add(self, name: str, version: str, requires: str = "", code: str = "", tag: str = "py3-none-any") -> str:
-        """Make a wheel with one module that holds its version; return its line for a lock.
-
-        requires: a requirement that its metadata state. code: further lines of the module. tag: what its metadata say
-        of the platform.
-        """
-        module = name.replace("-", "_")
-        info = f"{module}-{version}.dist-info"
-        folder = self.root / "simple" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        wheel = folder / f"{module}-{version}-py3-none-any.whl"
-        content = {
-            f"{module}.py": f"VERSION = {version!r}\n{code}",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            + (f"Requires-Dist: {requires}\n" if requires else ""),
-            f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-        }
-        content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for path, text in content.items():
-                archive.writestr(path, text)
-        digest = sha256_file(str(wheel))
-        links = [
-            f'<a href="{path.name}#sha256={sha256_file(str(path))}">{path.name}</a>' for path in folder.glob("*.whl")
-        ]
-        (folder / "index.html").write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
-        self.wheels[name] = wheel
-        return f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files and says nothing of it."""
-
-    def log_message(self, *_arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    found = Index(tmp_path / "index")
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with Index(tmp_path / "index") as found:
+        yield found
 
 
 def make_request(tmp_path: Path, index: Index, lock: str, **changes: Any) -> env.Request:
@@ -603,12 +545,10 @@ def test_assertions_that_hold_are_in_the_seal_and_leave_nothing_behind(tmp_path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[env.Request]:
     """A sealed environment, for questions that leave it as it is."""
     folder = tmp_path_factory.mktemp("made")
-    index = Index(folder / "index")
-    request = make_request(folder, index, engine(index))
-    env.build(request)
-    yield request
-    index.server.shutdown()
-    index.server.server_close()
+    with Index(folder / "index") as index:
+        request = make_request(folder, index, engine(index))
+        env.build(request)
+        yield request
 
 
 @pytest.mark.parametrize(
