@@ -182,9 +182,9 @@ def _one_of(document: Document, key: Key, error: Any) -> Iterator[Problem]:
 def _expected(error: Any) -> str:
     value = error.validator_value
     wording: dict[str, Callable[[Any], str]] = {
-        "type": lambda v: str(v),
+        "type": str,
         "enum": lambda v: "one of " + ", ".join(map(str, v)),
-        "const": lambda v: json.dumps(v),
+        "const": json.dumps,
         "pattern": lambda v: f"text that matches {v}",
         "minimum": lambda v: f"at least {v}",
         "minItems": lambda v: f"at least {v} item(s)",

@@ -739,7 +739,7 @@ def _geometry(case: _Case, found: Estimate) -> Estimate:
         if _one_group(plan)
         else sum(group.pages * group.groups for group in groups)
     )
-    widest = next((layer for layer, _, _ in plan if layer.kind != "gated_delta"), None)
+    widest = next((layer for layer, _bytes, _number in plan if layer.kind != "gated_delta"), None)
     slots = None
     if case.gaudi and state is not None and _compact(case):
         # One set of slots for each tensor that a layer of every group shares.
@@ -814,7 +814,7 @@ def _one_type(counted: Mapping[_Layer, int]) -> bool:
 
 
 def _one_group(plan: list[tuple[_Layer, int, int]]) -> bool:
-    return sum(number for _, _, number in plan) == 1
+    return sum(number for _layer, _bytes, number in plan) == 1
 
 
 def _groups(case: _Case, counted: dict[_Layer, int], rules: RuleSet) -> tuple[int, int, list[tuple[_Layer, int, int]]]:

@@ -107,7 +107,11 @@ class _Compiler:
         box = self.made[name]
         if box:
             return box[0]
-        return lambda value: box[0](value)
+
+        def later(value: Any) -> Any:
+            return box[0](value)
+
+        return later
 
     def on_type(self, kinds: str | list[str], schema: Mapping[str, Any]) -> Check:
         if isinstance(kinds, str):

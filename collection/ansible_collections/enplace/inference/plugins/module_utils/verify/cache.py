@@ -288,8 +288,8 @@ def fitted(check: Check, server: Server, length: int, depth: float, code: str = 
     lines: list[str] = []
     best: _Prompt | None = None
     wanted, counts = max(1, length // 16), []
-    for _ in range(FITTINGS):
-        lines += [texts.filler(check.rng) for _ in range(wanted - len(lines))]
+    for _try in range(FITTINGS):
+        lines += [texts.filler(check.rng) for _line in range(wanted - len(lines))]
         prompt = _Prompt(lines[:wanted], depth, place, hidden, 0)
         tokens = server.token_count(prompt.text)
         counts.append(tokens)

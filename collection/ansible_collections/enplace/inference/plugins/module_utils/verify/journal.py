@@ -30,8 +30,8 @@ def lines(invocation: str, deadline: Deadline) -> Iterator[str]:
     with subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+        if process.stdout is None or process.stderr is None:
+            raise AssertionError("both are pipes")
         # A read cannot be given an end from inside.
         watch = threading.Timer(deadline.left(), process.kill)
         watch.daemon = True

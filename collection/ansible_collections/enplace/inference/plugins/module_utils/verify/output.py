@@ -123,12 +123,12 @@ class JsonSchema(Check):
     def run(self, server: Server) -> dict[str, Any]:
         question = texts.person_question(self.rng.choice(texts.NAMES))
         person = self._under(server, question, texts.PERSON_SCHEMA)
-        good = isinstance(person, dict) and set(person) == {"name", "age"}
-        if not good or not isinstance(person["name"], str) or type(person["age"]) is not int:
+        good = isinstance(person, dict) and set(person) == {"name", "age"} and isinstance(person["name"], str)
+        if not good or not isinstance(person["age"], int) or isinstance(person["age"], bool):
             todo = "see --structured-outputs-config"
             raise CheckFailed("the reply is not what the schema says", "{name: text, age: number}", person, todo)
         key = f"k{self.rng.randrange(16**8):08x}"
-        values = [f"v{self.rng.randrange(16**8):08x}" for _ in range(2)]
+        values = [f"v{self.rng.randrange(16**8):08x}" for _value in range(2)]
         schema = {
             "type": "object",
             "properties": {key: {"type": "string", "enum": values}},
@@ -261,7 +261,7 @@ def _check_entry(place: int, row: Any, token: int, top: int) -> float:
         raise CheckFailed(f"{where}: not log-probabilities", "finite numbers up to 0", values)
     if any(value <= -9998 for value in values.values()):
         raise CheckFailed(f"{where}: placeholders among the entries", "no -9999", values)
-    ranked = [values[name] for name, _ in sorted(row.items(), key=lambda item: int(at(item[1], "rank")))]
+    ranked = [values[name] for name, _entry in sorted(row.items(), key=lambda item: int(at(item[1], "rank")))]
     if ranked != sorted(ranked, reverse=True):
         raise CheckFailed(f"{where}: the ranks are not in order", "from likely to unlikely", row)
     if sum(map(math.exp, values.values())) > 1.001:
