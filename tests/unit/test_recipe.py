@@ -79,6 +79,8 @@ def test_an_unknown_key_is_named_with_its_line_and_a_suggestion(tmp_path: Path) 
         ('VLLM_CPU_KVCACHE_SPACE: "1"', "VLLM_CPU_KVCACHE_SPACE: 1", "put the value in quotes"),
         ("enforce-eager: true", "enforce-eager: '{{ lookup(1) }}'", "literal, never templated"),
         ("path: config.json", "path: ../config.json", "text that matches"),
+        ("path: config.json", "path: --local-dir=x", "text that matches"),
+        ("path: config.json", "path: --local-dir", "would be read as a flag"),
         ("path: config.json", "path: chat_template.jinja", "the file is listed twice"),
         ("  context: 8192\n", "  context: 8192\n  context: 1\n", "the key context occurs twice"),
         ("license: Apache-2.0", "license: &a Apache-2.0", "anchors and aliases are not used"),
@@ -478,6 +480,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
         ('"0123"', "0123"),
         ("Tokyo", "Tokyo"),
         ("yesterday", "yesterday"),
+        ("y", "y"),
+        ("N", "N"),
         ("-", None),
         ("--flag", "--flag"),
         ("1 and more", "1 and more"),
@@ -498,7 +502,7 @@ def test_a_plain_word_is_what_it_looks_like(tmp_path: Path, text: str, value: An
 @pytest.mark.parametrize(
     "text",
     [
-        *("yes", "No", "ON", "off", "y", "N"),
+        *("yes", "No", "ON", "off"),
         *("0123", "0o17", "-017", "0x1F", "0b11"),
         *("1_000", "1_000.5", "1:30", "190:20:30", "1:30.5"),
         *("1e3", "12e34", "1.5e3", ".5E-3x"[:-1].replace("-", ""), "1E400"),

@@ -218,7 +218,7 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?")
 # Read as different values by YAML 1.1 and 1.2, or as something other than what was meant by one of them.
 _AMBIGUOUS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?i:yes|no|on|off|y|n)"), "true or false to YAML 1.1 and text to YAML 1.2"),
+    (re.compile(r"(?i:yes|no|on|off)"), "true or false to YAML 1.1 and text to YAML 1.2"),
     (re.compile(r"[-+]?0o?[0-9_]+"), "an octal number to one version of YAML and not to the other"),
     (re.compile(r"[-+]?0[xb][0-9A-Fa-f_]+"), "a number in another base than ten"),
     (re.compile(r"[-+]?[0-9][0-9_]*(?:_[0-9_]*)(?:\.[0-9_]*)?"), "a number to YAML 1.1 and text to YAML 1.2"),
@@ -227,7 +227,7 @@ _AMBIGUOUS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"), "no finite number"),
 )
 # Any other plain text is what it looks like.
-_NOT_PLAIN = re.compile(r"[-+.0-9]|(?i:yes|no|on|off|y|n)\Z")
+_NOT_PLAIN = re.compile(r"[-+.0-9]|(?i:yes|no|on|off)\Z")
 
 
 class _Unclear(ValueError):
@@ -856,7 +856,10 @@ def _cross_checks(document: Document) -> Iterator[Problem]:
 def _flags(document: Document, key: Key, variant: Mapping[str, Any]) -> Iterator[Problem]:
     """Values that the program which gets them would read as flags of its own: a way past what a recipe may set."""
     lists: list[tuple[Key, Any]] = [((*key, "arguments", name), value) for name, value in variant["arguments"].items()]
-    lists += [((*key, model, "include"), variant.get(model, {}).get("include")) for model in ("weights", "draft")]
+    for model in ("weights", "draft"):
+        weights = variant.get(model, {})
+        lists.append(((*key, model, "include"), weights.get("include")))
+        lists += [((*key, model, "files", n, "path"), item["path"]) for n, item in enumerate(weights.get("files", ()))]
     for at, value in lists:
         several = isinstance(value, list)
         for index, item in enumerate(value if several else [value]):
