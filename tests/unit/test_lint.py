@@ -29,6 +29,7 @@ from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
     load_engine,
     load_yaml,
 )
+from ansible_collections.enplace.inference.plugins.plugin_utils.rules import safety
 
 SMOKE = RECIPES / "enplace" / "smoke" / "recipe.yaml"
 
@@ -183,3 +184,29 @@ def test_a_subject_without_optional_parts() -> None:
     )
     assert str(subject.model_place("name")) == "x model.name"
     assert lint.SEVERITIES[0] == "error"
+
+
+SECRETS = [
+    "hf_" + "a" * 24,
+    "sk-" + "a" * 24,
+    "nvapi-" + "a" * 24,
+    *(f"gh{letter}_" + "a" * 34 for letter in "oprsu"),
+    "github_pat_" + "a" * 34,
+    "glpat-" + "a" * 24,
+    "AKIA" + "A" * 16,
+    *(f"xox{letter}-" + "a" * 12 for letter in "abeprs"),
+    "-----BEGIN RSA PRIVATE KEY-----",
+    "eyJ" + "a" * 12 + ".eyJ" + "a" * 12 + ".a",
+    "http://name:word@host",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_secret_is_found_by_the_quick_look_too(tmp_path: Path, text: str) -> None:
+    """The rule looks for a few marks before it looks closely; what is found closely has one of them."""
+    assert safety.SECRET_VALUE.search(text), "the closer look finds it"
+    path = changed(tmp_path, "summary: the whole", f"summary: '{text} the whole")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("no accelerator\n", "no accelerator'\n", 1), encoding="utf-8"
+    )
+    assert "secret-in-recipe" in {problem.rule for problem in lint_path(path)}

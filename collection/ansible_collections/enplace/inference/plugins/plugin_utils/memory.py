@@ -955,7 +955,9 @@ def _start(case: _Case, found: Estimate) -> Estimate:
 
 
 def _subject(subject: Subject, **settings: Any) -> Estimate:
-    return estimate(subject.model, subject.variant, subject.engine, **settings)
+    # Nine rules ask, most of them for the same one.
+    key = ("memory", *sorted(settings.items()))
+    return subject.once(key, lambda: estimate(subject.model, subject.variant, subject.engine, **settings))
 
 
 def _exact(subject: Subject, pool: int) -> str:

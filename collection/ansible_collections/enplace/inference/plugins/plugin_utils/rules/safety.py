@@ -31,6 +31,11 @@ SECRET_VALUE = re.compile(
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"
     r"|://[^/\s:@]+:[^/\s:@$<{]+@"
 )
+# One of these is in every text that SECRET_VALUE finds, and looking for them is much faster.
+SECRET_MARKS = (
+    *("hf_", "sk-", "nvapi-", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "AKIA", "xox"),
+    *("-----BEGIN", "eyJ", "://"),
+)
 CARD_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES")
 NETWORK_VARIABLES = (
     "NCCL_SOCKET_IFNAME",
@@ -95,8 +100,11 @@ def secret(subject: Subject) -> Iterator[Problem]:
     if first(subject):
         parts += [(("model",), subject.model), (("sources",), subject.document.data.get("sources", {}))]
     for base, part in parts:
-        for key, text in strings(part):
-            match = SECRET_VALUE.search(text)
+        texts = list(strings(part))
+        whole = "\n".join(text for _, text in texts)
+        marks = [mark for mark in SECRET_MARKS if mark in whole]
+        for key, text in texts if marks else ():
+            match = any(mark in text for mark in marks) and SECRET_VALUE.search(text)
             if match and key[:2] not in named:
                 yield Problem(
                     subject.document.place((*base, *key)),
