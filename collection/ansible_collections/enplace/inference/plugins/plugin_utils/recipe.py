@@ -226,8 +226,9 @@ _AMBIGUOUS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"), "text to YAML 1.1 and a number to YAML 1.2"),
     (re.compile(r"[-+]?\.(?:inf|Inf|INF|nan|NaN|NAN)"), "no finite number"),
 )
-# Any other plain text is what it looks like.
-_NOT_PLAIN = re.compile(r"[-+.0-9]|(?i:yes|no|on|off)\Z")
+# Any text that does not begin like a number and is none of these is what it looks like.
+_NUMERIC = frozenset("-+.0123456789")
+_SWITCHES = frozenset({"yes", "no", "on", "off"})
 
 
 class _Unclear(ValueError):
@@ -238,7 +239,7 @@ def plain_value(text: str) -> Any:
     """The value of an unquoted word. Raises ValueError for one that is not the same value to every reader."""
     if text in _WORDS:
         return _WORDS[text]
-    if not _NOT_PLAIN.match(text):
+    if text[0] not in _NUMERIC and (len(text) > 3 or text.lower() not in _SWITCHES):
         return text
     if _INTEGER.fullmatch(text):
         # Not int() of a text of any length: that takes time, and Python itself refuses it from 4,300 digits on.
@@ -269,7 +270,8 @@ class _Frame:
 
 def parse_yaml(path: Path, text: str, *, pure: bool = False) -> Document:
     """The text of one file as data, as `load_yaml` reads it. pure: by Python's own scanner instead of libyaml's."""
-    bad = _UNPRINTABLE.search(text)
+    # The second search is the slower one.
+    bad = _UNPRINTABLE_VALUE.search(text) and _UNPRINTABLE.search(text)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
         where = Place(path, line, bad.start() - text.rfind("\n", 0, bad.start()), field_name(()))
@@ -277,9 +279,21 @@ def parse_yaml(path: Path, text: str, *, pure: bool = False) -> Document:
         _refuse(where, "has an invisible character", f"U+{ord(bad[0]):04X}", "text that can be seen", todo)
     loader = yaml.SafeLoader if pure else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     reader = _Reader(path)
+    take = {
+        yaml.ScalarEvent: reader.scalar,
+        yaml.MappingStartEvent: reader.begin,
+        yaml.SequenceStartEvent: reader.begin,
+        yaml.MappingEndEvent: reader.end,
+        yaml.SequenceEndEvent: reader.end,
+        yaml.AliasEvent: reader.alias,
+        yaml.DocumentStartEvent: reader.document,
+        yaml.DocumentEndEvent: reader.nothing,
+        yaml.StreamStartEvent: reader.nothing,
+        yaml.StreamEndEvent: reader.nothing,
+    }
     try:
         for event in yaml.parse(text, Loader=loader):
-            reader.take(event)
+            take[type(event)](event)
     except yaml.YAMLError as error:
         raise RecipeError([*reader.problems, _syntax(path, text, error)]) from error
     if reader.problems:
@@ -326,22 +340,6 @@ class _Reader:
         self.documents = 0
         self.stack: list[_Frame] = []
 
-    def take(self, event: Any) -> None:
-        """One event of the scanner."""
-        kind = type(event)
-        if kind is yaml.ScalarEvent:
-            self.scalar(event)
-        elif kind is yaml.MappingStartEvent:
-            self.begin(event, {})
-        elif kind is yaml.SequenceStartEvent:
-            self.begin(event, [])
-        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-            self.stack.pop()
-        elif kind is yaml.AliasEvent:
-            self.alias(event)
-        elif kind is yaml.DocumentStartEvent:
-            self.document(event)
-
     def at(self, event: Any, key: Key) -> Place:
         mark = event.start_mark
         return Place(self.path, mark.line + 1, mark.column + 1, field_name(key))
@@ -371,6 +369,12 @@ class _Reader:
             self.stop(event, "has a second document", "---", "one YAML document", todo)
         if event.version or event.tags:
             self.stop(event, "directives are not used here", "%YAML or %TAG", "the recipe itself", "remove the line")
+
+    def nothing(self, event: Any) -> None:
+        """Beginning and end of the file, and the end of its document."""
+
+    def end(self, event: Any) -> None:
+        self.stack.pop()
 
     def alias(self, event: Any) -> None:
         self.stop(
@@ -419,7 +423,8 @@ class _Reader:
             self.stop(event, "has too many values", found, f"at most {MAX_VALUES}", todo)
         return key
 
-    def begin(self, event: Any, container: dict[str, Any] | list[Any]) -> None:
+    def begin(self, event: Any) -> None:
+        container: dict[str, Any] | list[Any] = {} if type(event) is yaml.MappingStartEvent else []
         self.plain_event(event)
         if self.stack and isinstance(self.stack[-1].container, dict) and self.stack[-1].name is None:
             self.stop(event, "a key must be a plain word", "a list or mapping as key", "text", "write the key as text")
@@ -429,57 +434,45 @@ class _Reader:
         self.stack.append(_Frame(container, self.put(event, container)))
 
     def scalar(self, event: Any) -> None:
+        text: str = event.value
         if event.anchor is not None or event.tag is not None:
             self.plain_event(event)
-        text: str = event.value
-        key: Key | None = None
-        if event.style == '"' and (hidden := _UNPRINTABLE_VALUE.search(text)):
-            found = f"U+{ord(hidden[0]):04X}"
-            self.tell(
-                event, self.here(), "has an invisible character", found, "text that can be seen", "remove the escape"
-            )
+        # The first of the pair: whether the text stands without quotes. Only in quotes are there escapes.
+        bare = event.implicit[0]
+        if not bare and event.style == '"' and (hidden := _UNPRINTABLE_VALUE.search(text)):
+            found, todo = f"U+{ord(hidden[0]):04X}", "remove the escape"
+            self.tell(event, self.here(), "has an invisible character", found, "text that can be seen", todo)
         if "{" in text and ("{{" in text or "{%" in text):
             todo = "write the value itself; what differs between hosts is an inventory variable"
             self.tell(event, self.here(), "recipes are literal, never templated", text[:80], "plain text", todo)
-        frame = self.stack[-1] if self.stack else None
-        if frame is not None and frame.name is None and isinstance(frame.container, dict):
-            key = (*frame.key, text)
-            if text in frame.container:
-                line = self.places[key][0]
-                todo = "remove one of them"
-                self.tell(
-                    event,
-                    key,
-                    f"the key {text[:80]} occurs twice",
-                    f"the first is in line {line}",
-                    "each key once",
-                    todo,
-                )
-            elif text == "<<":
-                self.tell(
-                    event, key, "merge keys are not used here", "<<", "every value written out", "write the values"
-                )
-            mark = event.start_mark
-            self.places[key] = (mark.line + 1, mark.column + 1)
-            frame.name = text
-            return
+        if self.stack:
+            frame = self.stack[-1]
+            if frame.name is None and isinstance(frame.container, dict):
+                self.name(event, frame, text)
+                return
         value: Any = text
-        # The first of the pair: whether the text stands without quotes.
-        if event.implicit[0]:
+        if bare:
             try:
                 value = plain_value(text)
             except _Unclear as unclear:
                 shown = text if len(text) <= 40 else f"{text[:40]}... ({len(text)} characters)"
+                what, expected = "is not the same value to every reader", "text in quotes, a number, or true or false"
                 todo = "put it in quotes if it is text; else write true, false or the number in decimal digits"
-                self.tell(
-                    event,
-                    self.here(),
-                    "is not the same value to every reader",
-                    f"{shown}: {unclear}",
-                    "text in quotes, a number, or true or false",
-                    todo,
-                )
+                self.tell(event, self.here(), what, f"{shown}: {unclear}", expected, todo)
         self.put(event, value)
+
+    def name(self, event: Any, frame: _Frame, text: str) -> None:
+        """A key of a mapping; its value comes next."""
+        key = (*frame.key, text)
+        if text in frame.container:
+            found, todo = f"the first is in line {self.places[key][0]}", "remove one of them"
+            self.tell(event, key, f"the key {text[:80]} occurs twice", found, "each key once", todo)
+        elif text == "<<":
+            expected, todo = "every value written out", "write the values"
+            self.tell(event, key, "merge keys are not used here", "<<", expected, todo)
+        mark = event.start_mark
+        self.places[key] = (mark.line + 1, mark.column + 1)
+        frame.name = text
 
 
 def schema() -> dict[str, Any]:
