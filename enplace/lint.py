@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,9 @@ def lint(paths: Sequence[Path], variants: Sequence[str] = ()) -> Result:
     """Lint files, several at once where there are many. variants: what each is asked about, empty for all of it."""
     wanted = list(variants) or [""] * len(paths)
     workers = min(os.cpu_count() or 1, 8)
+    # Recipes are trees without circles; looking for circles in them takes a fifth of the time.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     if len(paths) < PARALLEL_FROM or workers < 2:
         found = [lint_path(path) for path in paths]
     else:

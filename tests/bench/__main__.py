@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a converged run on the demo host, which `make demo` has made.
+"""Measure the linter, then a converged run on the demo host, which `make demo` has made.
 
 Times of one machine mean little elsewhere; the ratios and the counts do.
 """
@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench import lint
 from tests.e2e.plays import ROOT, Play, play
 from tests.sim.lab import Lab, LabError
 
@@ -25,6 +26,11 @@ def spread(values: list[float]) -> str:
 
 
 def main() -> int:
+    # The linter needs no host.
+    status = lint.main()
+    if status:
+        return status
+    print()
     try:
         lab = Lab(ROOT)
         lab.host(HOST)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from enplace import common  # isort: skip - puts the collection on the path of this process
 from ansible_collections.enplace.inference.plugins.plugin_utils import lint as rules
 from ansible_collections.enplace.inference.plugins.plugin_utils import recipe
 
@@ -77,7 +78,7 @@ def main() -> int:
             subprocess.run([sys.executable, "-c", "pass"], cwd=ROOT, env=environment, check=True)
 
         size = source.stat().st_size
-        print(f"{source.parent.parent.name}/{source.parent.name}: {size} bytes, {len(rules.catalogue())} rules, "
+        print(f"{common.shown(source)}: {size} bytes, {len(rules.catalogue())} rules, "
               f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")  # fmt: skip
         text = source.read_text(encoding="utf-8")
         document = recipe.parse_yaml(source, text)
