@@ -13,7 +13,8 @@ from testinfra.host import Host
 
 ROOT = Path(__file__).parents[3]
 RECIPE = yaml.safe_load((ROOT / "recipes" / "enplace" / "smoke" / "recipe.yaml").read_text())
-CHECKS = RECIPE["variants"]["cpu"]["checks"]
+# The simulated server has no journal of an engine, and a smaller KV pool; converge.yml leaves these out.
+CHECKS = [c for c in RECIPE["variants"]["cpu"]["checks"] if c["check"] not in ("kv_pool", "log_line")]
 REPORT = "/var/lib/enplace/reports/simulated/latest.json"
 
 
@@ -22,7 +23,7 @@ def report(host: Host) -> dict[str, Any]:
     return json.loads(host.file(REPORT).content_string)  # type: ignore[no-any-return]
 
 
-def test_every_check_of_the_recipe_passed_with_evidence(report: dict[str, Any]) -> None:
+def test_every_check_passed_with_evidence(report: dict[str, Any]) -> None:
     assert [check["name"] for check in report["checks"]] == [check["check"] for check in CHECKS]
     assert {check["status"] for check in report["checks"]} == {"pass"}
     assert all(check["evidence"] for check in report["checks"])
