@@ -137,7 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     lock.add_argument("--check", action="store_true", help="write nothing; end with 1 where a lock would change")
     lock.add_argument("--find-links", metavar="PLACE", action="append", default=[], help="a folder with wheels besides")
     lock.add_argument("--index-url", metavar="URL", default="", help="the package index, where it is not uv's own")
-    lock.add_argument("--uv", default="uv", help="the uv to use; the one on PATH where it is not given")
+    lock.add_argument(
+        "--uv",
+        # `uv run` tells its children which uv ran them; it need not be on PATH.
+        default=os.environ.get("UV") or "uv",
+        help="the uv to use; where it is not given, the one that runs this command, else the one on PATH",
+    )
     return parser
 
 

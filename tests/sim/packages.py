@@ -80,6 +80,12 @@ class Index:
         self._list(name, folder)
         return f"{name}=={version} \\\n    --hash=sha256:{_sha256(wheel)}\n"
 
+    def take(self, name: str, folder: Path) -> None:
+        """Move the newest wheel of `name` out of the index into `folder`, off both listings."""
+        wheel = self.wheels.pop(name)
+        shutil.move(wheel, folder)
+        self._list(name, wheel.parent)
+
     def _list(self, name: str, folder: Path) -> None:
         wheels = sorted(folder.glob("*.whl"))
         links = [f'<a href="{wheel.name}#sha256={_sha256(wheel)}">{wheel.name}</a>' for wheel in wheels]

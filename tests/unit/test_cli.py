@@ -912,6 +912,16 @@ def test_lock_without_uv_says_so(run: Callable[..., Ran]) -> None:
     assert "is missing" in ended.err
 
 
+def test_lock_is_made_by_the_uv_that_runs_the_command(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("UV", "/nothing/of-uv-run")
+    assert "/nothing/of-uv-run" in run("lock", "--check", "vllm/0.28.0").err
+    monkeypatch.delenv("UV")
+    assert "no command uv on PATH" in run("lock", "--check", "vllm/0.28.0").err
+
+
 def test_lock_tells_what_came_of_each_platform(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     from ansible_collections.enplace.inference.plugins.plugin_utils import engines, locks
 

@@ -324,8 +324,7 @@ def test_wheels_beside_the_index_are_found(tmp_path: Path, index: Index) -> None
     lock = index.add("demo-engine", "1.0")
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    shutil.move(str(index.wheels["demo-engine"]), wheels)
-    (index.root / "simple" / "demo-engine" / "index.html").write_text("<html></html>")
+    index.take("demo-engine", wheels)
     request = make_request(tmp_path, index, lock, find_links=(str(wheels),))
     assert env.build(request)["distributions"] == ["demo-engine==1.0"]
 
