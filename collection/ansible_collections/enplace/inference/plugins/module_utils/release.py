@@ -1,249 +1,430 @@
 # Copyright (c) 2026, the enplace authors
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of one recipe on one host: stage the files, switch the unit, wait for a real answer, seal, or go back.
+"""Releases on a host: where their files lie, what is installed of them, and how what is there differs. Changes nothing.
 
-A release is a directory that is never edited once it is complete. `current` beside it names the release that was
-verified last; it moves only when the checks have passed, so going back is: install the unit that `current` holds, and
-start it. Standard library only.
+A release is a folder that is never edited once it is complete. `current` beside it names the release of that recipe
+that was verified last, `previous` the one before it. Standard library only, Python 3.9 or newer.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ansible_collections.enplace.inference.plugins.module_utils import command
-from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, sync_folder, write_text
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, read_json, sha256_bytes
+from ansible_collections.enplace.inference.plugins.module_utils.systemd import STOPPED, Systemd
 
-UNIT_FOLDER = Path("/etc/systemd/system")
+#: Format of release.json.
+FORMAT = 2
+
+#: Characters of the digest that name a release's folder.
+DIGEST_NAME_LENGTH = 12
+
 MANIFEST = "release.json"
 UNIT = "unit.service"
+ENVIRONMENT = "environment.conf"
+CHECKS = "checks.json"
+ALIVE_SERVICE, ALIVE_TIMER = "alive.service", "alive.timer"
+
+#: Name of our drop-in. The owner's are in /etc/systemd/system, under other names.
+DROPIN = "10-environment.conf"
+
+#: How every unit of ours begins.
+OURS = "# Written by enplace"
 
 
-class Systemd:
-    """The few calls to systemctl and journalctl that are needed."""
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie on a host. `root` is another folder in tests."""
 
-    def ask(self, *argv: str, timeout_s: float = 300) -> command.Result:
-        """Run one of them; what it returned is the caller's to judge."""
-        environment = {**command.base_environment(), "SYSTEMD_PAGER": "", "SYSTEMD_COLORS": "0"}
-        return command.run(argv, env=environment, timeout_s=timeout_s)
+    root: Path = Path("/")
 
-    def call(self, *arguments: str) -> None:
-        """systemctl ARGUMENTS. Raises Failure unless it succeeds."""
-        done = self.ask("systemctl", *arguments)
-        if not done.ok:
-            raise Failure(f"systemctl {' '.join(arguments)} failed", found=done.said(), detail=done.tail())
+    def at(self, path: str) -> Path:
+        """An absolute path of the host."""
+        return self.root / path.lstrip("/")
 
-    def show(self, unit: str) -> dict[str, str]:
-        """State of a unit that may not exist, in systemd's own names: ActiveState, UnitFileState, InvocationID, ..."""
-        names = "ActiveState,SubState,UnitFileState,Result,NRestarts,InvocationID,ExecMainStatus"
-        done = self.ask("systemctl", "show", "--property", names, unit)
-        if not done.ok:
-            raise Failure(f"systemctl show {unit} failed", found=done.said(), detail=done.tail())
-        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    @property
+    def releases(self) -> Path:
+        return self.at("/opt/enplace/releases")
 
-    def journal(self, unit: str, invocation: str, lines: int = 20) -> str:
-        """The last lines that one start of a unit wrote, systemd's own about it included."""
-        which = (
-            [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"] if invocation else ["-u", unit]
-        )
-        return self.ask("journalctl", "--no-pager", "-o", "cat", "-n", str(lines), *which).stdout.rstrip()
+    @property
+    def environments(self) -> Path:
+        return self.at("/opt/enplace/environments")
+
+    @property
+    def tools(self) -> Path:
+        return self.at("/opt/enplace/tools")
+
+    @property
+    def units(self) -> Path:
+        """Verified units. A boot starts what is here."""
+        return self.at("/usr/local/lib/systemd/system")
+
+    @property
+    def candidates(self) -> Path:
+        """The unit that is being tried. It wins over `units`, and a boot empties it."""
+        return self.at("/run/systemd/system")
+
+    @property
+    def owners(self) -> Path:
+        """Units and drop-ins of the host's owner, which win over all others."""
+        return self.at("/etc/systemd/system")
+
+    @property
+    def journal(self) -> Path:
+        """The open transaction."""
+        return self.at("/var/lib/enplace/activation.json")
+
+    @property
+    def history(self) -> Path:
+        return self.at("/var/lib/enplace/activations")
+
+    @property
+    def caches(self) -> Path:
+        """What each unit compiles at run time, one folder a recipe."""
+        return self.at("/var/cache/enplace")
+
+    @property
+    def lock(self) -> Path:
+        return self.at("/run/enplace/host.lock")
+
+    def folder(self, slug: str) -> Path:
+        """The folder of all releases of a recipe."""
+        return self.releases / slug
+
+    def linked(self, slug: str, link: str) -> str:
+        """The short digest that `current` or `previous` of a recipe names; empty where there is no such link."""
+        try:
+            return os.readlink(self.folder(slug) / link)
+        except OSError:
+            return ""
+
+    def failed(self, slug: str, digest: str) -> Path:
+        """The record of why a release is not tried again."""
+        return self.folder(slug) / "failed" / f"{digest[:DIGEST_NAME_LENGTH]}.json"
+
+    def recipes(self) -> list[str]:
+        """Slugs of every recipe of which something is served or installed here, sorted."""
+        found = set()
+        if self.releases.is_dir():
+            found = {entry.name for entry in self.releases.iterdir() if (entry / "current").is_symlink()}
+        if self.units.is_dir():
+            for path in self.units.glob("enplace-*.service"):
+                slug = path.name[len("enplace-") : -len(".service")]
+                liveness = slug.endswith("-alive") and path.with_suffix(".timer").exists()
+                if not liveness and not path.is_symlink():
+                    found.add(slug)
+        return sorted(found)
+
+
+def unit_of(slug: str) -> str:
+    """The unit of a recipe."""
+    return f"enplace-{slug}.service"
+
+
+def timer_of(slug: str) -> str:
+    """The timer that asks a recipe's server whether it is alive."""
+    return f"enplace-{slug}-alive.timer"
+
+
+def liveness_of(slug: str) -> str:
+    """The unit that the timer starts."""
+    return f"enplace-{slug}-alive.service"
 
 
 @dataclass(frozen=True)
 class Release:
-    """What a release consists of. `files` maps a name to its whole content; `path` ends with the short digest."""
+    """One resolved recipe: `files` maps a name to its whole content; `digest` is 64 hex digits."""
 
-    path: Path
-    unit: str
+    slug: str
+    digest: str
     files: Mapping[str, str]
-    ready_timeout_s: int
-    unit_folder: Path = UNIT_FOLDER
+    recipe: str = ""
+    layout: Layout = field(default_factory=Layout)
 
     @property
-    def unit_path(self) -> Path:
-        return self.unit_folder / self.unit
+    def name(self) -> str:
+        """The short digest, which names the folder."""
+        return self.digest[:DIGEST_NAME_LENGTH]
 
     @property
-    def current(self) -> Path:
-        return self.path.parent / "current"
-
-
-@dataclass
-class State:
-    """What is there and how it differs from a release."""
-
-    files: list[str] = field(default_factory=list)
-    unit_before: str = ""
-    unit_differs: bool = False
-    active: bool = False
-    starting: bool = False
-    enabled: bool = False
-    sealed: bool = False
-    invocation: str = ""
+    def path(self) -> Path:
+        return self.layout.folder(self.slug) / self.name
 
     @property
-    def staged(self) -> bool:
-        return not self.files
+    def unit(self) -> str:
+        return unit_of(self.slug)
 
     @property
-    def serving(self) -> bool:
-        """The unit that runs is this release's. Whether it answers is another question."""
-        return self.staged and not self.unit_differs and self.active
+    def manifest(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.files[MANIFEST])
+        return value
+
+    @property
+    def standby(self) -> bool:
+        return bool(self.manifest.get("standby"))
+
+    @property
+    def timer(self) -> str:
+        """The liveness timer; empty where the release has none."""
+        return timer_of(self.slug) if ALIVE_TIMER in self.files else ""
+
+    def in_folder(self, folder: Path) -> list[tuple[str, Path]]:
+        """Name and place of the files that are installed as the unit, in a folder of units."""
+        return [
+            (name, path)
+            for name, path in (
+                (UNIT, folder / self.unit),
+                (ENVIRONMENT, folder / f"{self.unit}.d" / DROPIN),
+            )
+            if name in self.files
+        ]
+
+    def installed(self) -> list[tuple[str, Path]]:
+        """Name and place of every file that is installed once the release is verified."""
+        alive = ((ALIVE_SERVICE, liveness_of(self.slug)), (ALIVE_TIMER, timer_of(self.slug)))
+        return self.in_folder(self.layout.units) + [
+            (name, self.layout.units / unit) for name, unit in alive if name in self.files
+        ]
+
+
+def parse(value: Mapping[str, Any], layout: Layout | None = None) -> Release:
+    """A release from a plan's data: slug, recipe, digest, path, unit, files. Raises Failure if it contradicts itself."""
+    layout = layout or Layout()
+    release = Release(value["slug"], value["digest"], dict(value["files"]), value.get("recipe", ""), layout)
+
+    def refuse(field_name: str, expected: str, found: object) -> Failure:
+        return Failure(
+            "the plan of a release is not valid",
+            where=f"release.{field_name}",
+            expected=expected,
+            found=str(found),
+            todo="plan and collection are of different versions: run again from one checkout",
+        )
+
+    digits = set(release.digest) <= set("0123456789abcdef")
+    if len(release.digest) != 64 or not digits:
+        raise refuse("digest", "64 hexadecimal digits", release.digest)
+    missing = sorted({UNIT, MANIFEST, CHECKS} - set(release.files))
+    if missing:
+        raise refuse("files", f"at least {UNIT}, {CHECKS} and {MANIFEST}", f"{', '.join(missing)} missing")
+    wrong = [name for name in release.files if os.path.basename(name) != name or name in ("", ".", "..")]
+    if wrong:
+        raise refuse("files", "plain file names", ", ".join(wrong))
+    if value.get("unit", release.unit) != release.unit:
+        raise refuse("unit", release.unit, value["unit"])
+    if Path(value.get("path", release.path)) != release.path:
+        raise refuse("path", str(release.path), value["path"])
+    manifest = release.manifest
+    if manifest.get("format") != FORMAT or manifest.get("digest") != release.digest:
+        found = f"format {manifest.get('format')}, digest {manifest.get('digest')}"
+        raise refuse(f"files[{MANIFEST}]", f"format {FORMAT}, digest {release.digest}", found)
+    return release
+
+
+def load(layout: Layout, slug: str, name: str) -> Release:
+    """A release from its folder, as it was staged. Raises Failure if it is not whole.
+
+    `name` is its short digest.
+    """
+    folder = layout.folder(slug) / name
+    manifest = read_json(str(folder / MANIFEST))
+
+    def refuse(where: Path, expected: str, found: str) -> Failure:
+        return Failure(
+            f"the release {name} of {slug} is not whole",
+            where=str(where),
+            expected=expected,
+            found=found,
+            todo="run site.yml, which stages releases anew",
+        )
+
+    if manifest is None:
+        raise refuse(folder / MANIFEST, "the manifest of a release", "no such file, or no JSON object")
+    if manifest.get("format") != FORMAT:
+        raise refuse(folder / MANIFEST, f"format {FORMAT}", f"format {manifest.get('format')}")
+    files = {MANIFEST: read_text(folder / MANIFEST)}
+    for file_name, digest in sorted(manifest.get("files", {}).items()):
+        content = read_bytes(folder / file_name)
+        if content is None or sha256_bytes(content) != digest:
+            raise refuse(folder / file_name, f"sha256 {digest}", _said(content))
+        files[file_name] = content.decode("utf-8", errors="replace")
+    return Release(slug, str(manifest.get("digest", "")), files, str(manifest.get("recipe", "")), layout)
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """A file's content; None where there is no file."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def read_text(path: Path) -> str:
     """A file's text, or nothing when it does not exist. Bytes that are not UTF-8 are replaced: no release has them."""
-    try:
-        return path.read_bytes().decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
+    content = read_bytes(path)
+    return "" if content is None else content.decode("utf-8", errors="replace")
+
+
+def _said(content: bytes | None) -> str:
+    return "no such file" if content is None else f"sha256 {sha256_bytes(content)}"
+
+
+def difference(what: str, path: Path | str, expected: str, found: str) -> dict[str, str]:
+    """One thing that is not as a release says. Never holds what a file says, only how it is called."""
+    return {"what": what, "path": str(path), "expected": expected, "found": found}
+
+
+@dataclass(frozen=True)
+class State:
+    """How a host differs from a release.
+
+    sealed: `current` names the release. invocation: systemd's identity of the unit's present run.
+    other_dropins: the owner's own, which are no difference. journal: the open transaction's, of whatever recipe; None
+    where none is open. failed: why the release is not tried again; None where nothing is known against it.
+    """
+
+    release: Release
+    found: Sequence[Mapping[str, str]] = ()
+    unit_before: str = ""
+    sealed: bool = False
+    staged: bool = False
+    installed: bool = False
+    active: bool = False
+    starting: bool = False
+    enabled: bool = False
+    invocation: str = ""
+    other_dropins: Sequence[str] = ()
+    journal: Mapping[str, Any] | None = None
+    failed: Mapping[str, Any] | None = None
+
+    @property
+    def serving(self) -> bool:
+        """The unit that runs is this release's, as it was verified. Whether it answers is another question."""
+        return self.sealed and self.installed and self.active
+
+    def differences(self) -> list[dict[str, str]]:
+        """Everything that differs: what, path, expected, found. None: the host is as the release says."""
+        return [dict(item) for item in self.found]
 
 
 def look(release: Release, systemd: Systemd) -> State:
     """Compare the host with a release. Changes nothing."""
-    shown = systemd.show(release.unit)
-    unit_before = read_text(release.unit_path)
-    unit_text = release.files[UNIT]
-    return State(
-        files=sorted(name for name, text in release.files.items() if read_text(release.path / name) != text),
-        unit_before=unit_before,
-        unit_differs=unit_before != unit_text,
-        active=shown.get("ActiveState") == "active",
-        starting=shown.get("ActiveState") in ("activating", "reloading"),
-        enabled=shown.get("UnitFileState") == "enabled",
-        sealed=release.current.is_symlink() and os.readlink(release.current) == release.path.name,
-        invocation=shown.get("InvocationID", ""),
-    )
+    return look_all([release], systemd)[0]
 
 
-def stage(release: Release) -> None:
-    """Put the release's files in place, complete or not at all; the running unit is not touched."""
-    aside = release.path.with_name(f".{release.path.name}.new")
-    old = release.path.with_name(f".{release.path.name}.old")
-    try:
-        for left_over in (aside, old):
-            shutil.rmtree(left_over, ignore_errors=True)
-        release.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        aside.mkdir(mode=0o755)
-        # The manifest last: a directory without it is no release.
-        for name in sorted(release.files, key=lambda name: name == MANIFEST):
-            write_text(str(aside / name), release.files[name])
-        if release.path.exists():
-            release.path.rename(old)
-        aside.rename(release.path)
-        sync_folder(str(release.path.parent))
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        if old.exists() and not release.path.exists():
-            old.rename(release.path)
-        raise cannot_write(release.path, error) from error
+def look_all(releases: Sequence[Release], systemd: Systemd) -> list[State]:
+    """Compare the host with several releases, with one question to systemd for all of them. Changes nothing."""
+    names = [release.unit for release in releases] + [release.timer for release in releases if release.timer]
+    shown = systemd.show_all(names)
+    return [_look(release, shown) for release in releases]
 
 
-def start(release: Release, systemd: Systemd, *, pause_s: float = 1.0) -> float:
-    """Start the unit and wait until it is active, which its ExecStartPost makes mean: it answered a completion.
-
-    Returns the seconds it took. Raises Failure with the last lines of the journal of that start.
-    """
-    begin = time.monotonic()
-    # A unit that failed three times is locked by its start limit; the next release is not to blame.
-    systemd.ask("systemctl", "reset-failed", release.unit)
-    systemd.call("start", "--no-block", release.unit)
-    end = begin + release.ready_timeout_s + 60
-    restarts: str | None = None
-    invocation = ""
-    while True:
-        shown = systemd.show(release.unit)
-        state = shown.get("ActiveState")
-        # A unit that has failed may have lost its invocation's name already.
-        invocation = shown.get("InvocationID") or invocation
-        if state == "active":
-            return time.monotonic() - begin
-        restarts = restarts if restarts is not None else shown.get("NRestarts")
-        gave_up = state == "failed" or shown.get("NRestarts") != restarts or shown.get("SubState") == "auto-restart"
-        if gave_up or time.monotonic() > end:
-            what = "failed" if gave_up else f"did not answer a completion within {release.ready_timeout_s} s"
-            raise Failure(
-                f"{release.unit} {what}",
-                where=str(release.path),
-                expected="a completion",
-                found=f"state {state}, result {shown.get('Result')}, exit status {shown.get('ExecMainStatus')}",
-                todo=f"read the output below; the whole of it: journalctl -u {release.unit}",
-                detail=systemd.journal(release.unit, invocation or shown.get("InvocationID", "")),
-            )
-        time.sleep(pause_s)
-
-
-def activate(release: Release, state: State, systemd: Systemd) -> float:
-    """From whatever runs to this release, started and answering. On failure the last verified release runs again.
-
-    Returns the seconds from start to answer. Raises Failure, after going back.
-    """
-    if not state.staged:
-        stage(release)
-    try:
-        if state.unit_differs:
-            if state.active or state.starting:
-                systemd.call("stop", release.unit)
-            write_text(str(release.unit_path), release.files[UNIT])
-            systemd.call("daemon-reload")
-        return start(release, systemd)
-    except (Failure, OSError) as error:
-        failure = error if isinstance(error, Failure) else cannot_write(release.unit_path, error)
-        if state.unit_differs:
-            failure.what += "; " + revert(release, systemd)
-        raise failure from error
-
-
-def cannot_write(path: Path, error: OSError) -> Failure:
-    """An operating system error while a file of a release was written, as an error for people."""
-    return Failure(
-        "a file of a release cannot be written; what was there is unchanged",
-        where=str(path),
-        expected="a folder that can be written",
-        found=error.strerror or str(error),
-        todo="free some space, or look at the disk, and run again",
-    )
-
-
-def seal(release: Release, systemd: Systemd) -> None:
-    """Mark the running release as verified: enabled for boot, and what `current` names."""
-    systemd.call("enable", release.unit)
-    link = release.path.parent / ".current.new"
-    link.unlink(missing_ok=True)
-    link.symlink_to(release.path.name)
-    os.replace(link, release.current)
-    sync_folder(str(release.path.parent))
-
-
-def revert(release: Release, systemd: Systemd) -> str:
-    """Back to the last verified release, or to no unit at all. Returns what was done, as words for a message."""
-    systemd.ask("systemctl", "stop", release.unit)
-    target = os.readlink(release.current) if release.current.is_symlink() else ""
-    text = read_text(release.path.parent / target / UNIT) if target else ""
-    if not text or target == release.path.name:
-        if target != release.path.name:
-            systemd.ask("systemctl", "disable", release.unit)
-            release.unit_path.unlink(missing_ok=True)
-            systemd.ask("systemctl", "daemon-reload")
-            systemd.ask("systemctl", "reset-failed", release.unit)
-            return f"{release.unit} was removed, since no verified release was there before"
-        return f"{release.unit} is stopped"
-    if read_text(release.unit_path) != text:
-        write_text(str(release.unit_path), text)
-    systemd.ask("systemctl", "daemon-reload")
-    try:
-        seconds = start(
-            Release(
-                release.path.parent / target, release.unit, {UNIT: text}, release.ready_timeout_s, release.unit_folder
-            ),
-            systemd,
+def _look(release: Release, shown: Mapping[str, Mapping[str, str]]) -> State:
+    layout = release.layout
+    unit = shown.get(release.unit, {})
+    found: list[dict[str, str]] = []
+    staged = [
+        difference("release file", release.path / name, *sums)
+        for name, text in sorted(release.files.items())
+        for sums in _sums(release.path / name, text)
+    ]
+    found += staged
+    current = layout.linked(release.slug, "current")
+    if current != release.name:
+        found.append(
+            difference("current", release.path.parent / "current", release.name, current or "no verified release")
         )
-    except Failure as error:
-        return f"the last verified release {target} was put back but does not start: {error.what}, {error.found}"
-    return f"the last verified release {target} serves again ({seconds:.0f} s)"
+    installed = []
+    for name, path in release.installed():
+        for expected, seen in _sums(path, release.files[name]):
+            changed = _names(read_text(path), release.files[name]) if path.exists() else []
+            seen = f"{', '.join(changed)} differs" if changed else seen
+            installed.append(difference("drop-in" if name == ENVIRONMENT else "unit", path, expected, seen))
+    shadow = layout.owners / release.unit
+    # A link in /etc may be `systemctl mask`, which UnitFileState tells.
+    if shadow.is_file() and not shadow.is_symlink():
+        installed.append(difference("unit", shadow, f"none, for the unit is {layout.units / release.unit}", "a file"))
+    for _name, path in release.in_folder(layout.candidates):
+        if path.exists():
+            installed.append(difference("candidate", path, "none", "a unit of an activation that did not end"))
+    if not installed and unit.get("NeedDaemonReload") == "yes":
+        installed.append(difference("property NeedDaemonReload", release.unit, "no", "yes: systemctl daemon-reload"))
+    found += installed
+    found += _states(release, unit, shown.get(release.timer, {}) if release.timer else None)
+    journal = read_json(str(layout.journal))
+    if journal is None and layout.journal.exists():
+        journal = {"phase": "unknown"}
+    if journal is not None:
+        seen = f"phase {journal.get('phase')} of {journal.get('slug')} since {journal.get('begun')}"
+        found.append(difference("activation", layout.journal, "none open", seen))
+    return State(
+        release=release,
+        found=found,
+        unit_before=read_text(layout.units / release.unit),
+        sealed=current == release.name,
+        staged=not staged,
+        installed=not installed,
+        active=unit.get("ActiveState") == "active",
+        starting=unit.get("ActiveState") in ("activating", "reloading"),
+        enabled=unit.get("UnitFileState") == "enabled",
+        invocation=unit.get("InvocationID", ""),
+        other_dropins=_other_dropins(release, unit),
+        journal=journal,
+        failed=read_json(str(layout.failed(release.slug, release.digest))),
+    )
+
+
+def _states(
+    release: Release, unit: Mapping[str, str], timer: Mapping[str, str] | None
+) -> Iterable[dict[str, str]]:
+    enabled, active = ("disabled", "inactive") if release.standby else ("enabled", "active")
+    wanted = [(release.unit, unit)] + ([(release.timer, timer)] if timer is not None else [])
+    for name, shown in wanted:
+        state = shown.get("UnitFileState") or "not installed"
+        if state != enabled and not (enabled == "disabled" and state == "not installed"):
+            yield difference("property UnitFileState", name, enabled, state)
+        state = shown.get("ActiveState", "unknown")
+        if state != active and not (active == "inactive" and state in STOPPED):
+            yield difference("property ActiveState", name, active, state)
+
+
+def _other_dropins(release: Release, unit: Mapping[str, str]) -> list[str]:
+    folders = (release.layout.units, release.layout.candidates)
+    ours = {path for folder in folders for _name, path in release.in_folder(folder)}
+    return [path for path in unit.get("DropInPaths", "").split() if Path(path) not in ours]
+
+
+def _sums(path: Path, text: str) -> list[tuple[str, str]]:
+    """Nothing where a file is as it should be; else the sum it should have, and what is there."""
+    content, expected = read_bytes(path), text.encode("utf-8")
+    return [] if content == expected else [(f"sha256 {sha256_bytes(expected)}", _said(content))]
+
+
+def _names(before: str, after: str) -> list[str]:
+    """The names of the settings in which two unit files differ, sorted."""
+    one, other = _settings(before), _settings(after)
+    return sorted(key for key in set(one) | set(other) if one.get(key) != other.get(key))
+
+
+def _settings(text: str) -> dict[str, list[str]]:
+    settings: dict[str, list[str]] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith(("#", ";")):
+            name = key.strip()
+            if name == "Environment":
+                # The value may be a secret of the owner's; a variable's name is not.
+                name += " " + value.strip().lstrip('"').partition("=")[0]
+            settings.setdefault(name, []).append(value)
+    return settings
+
+
+def unwanted(layout: Layout, wanted: Iterable[str]) -> list[str]:
+    """Recipes that are served or installed here and are not wanted, by slug."""
+    kept = set(wanted)
+    return [slug for slug in layout.recipes() if slug not in kept]

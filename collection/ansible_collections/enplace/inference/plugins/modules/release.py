@@ -91,7 +91,7 @@ detail:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.enplace.inference.plugins.module_utils import release as releases
+from ansible_collections.enplace.inference.plugins.module_utils import release_old as releases
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 
 
