@@ -12,6 +12,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.unit import (
     quote_argument,
     quote_environment,
     render,
+    render_environment,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,8 +134,9 @@ def test_the_unit_is_the_same_bytes_every_time() -> None:
 def test_the_unit_says_what_was_asked() -> None:
     text = render(unit(description="100% of\nit"))
     assert "Description=100%% of it\n" in text
-    assert 'Environment="A=1 $x"\nEnvironment=B=2\n' in text
+    assert "Environment" not in text
+    assert render_environment(unit()).endswith('[Service]\nEnvironment="A=1 $x"\nEnvironment=B=2\n')
     assert "ExecStart=/opt/v/bin/vllm serve /models/m \\\n    --port 8000 \\\n    --flag\n" in text
     assert "TimeoutStartSec=130\n" in text, "systemd must wait longer than the readiness question does"
-    assert "PrivateDevices=yes" in text
-    assert "PrivateDevices" not in render(unit(accelerator="gb10")), "it would hide the accelerator"
+    assert "\nPrivateDevices=yes\n" in text
+    assert "\nPrivateDevices=" not in render(unit(accelerator="gb10")), "it would hide the accelerator"

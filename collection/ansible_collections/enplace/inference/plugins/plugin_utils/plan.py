@@ -361,13 +361,15 @@ def make_plan(
         "ready": variant["ready"],
         "files": release_files,
         # The template decides behaviour too: a changed one is another release.
-        "unit": unit_file.render(
+        "unit": unit_file.render_whole(
             _unit(reference, slug, variant, settings, served_name, environment_path, Path("@release@"))
         ),
     }
     digest = digest_of(decides)
     release_path = PREFIX / "releases" / slug / digest[:DIGEST_NAME_LENGTH]
-    unit_text = unit_file.render(_unit(reference, slug, variant, settings, served_name, environment_path, release_path))
+    unit_text = unit_file.render_whole(
+        _unit(reference, slug, variant, settings, served_name, environment_path, release_path)
+    )
     manifest = {
         "format": 1,
         "recipe": reference,
@@ -765,7 +767,7 @@ def unit_text(
     del python
     variant = recipe.variants[variant_name]
     slug = slug_of(recipe.name, variant_name)
-    return unit_file.render(
+    return unit_file.render_whole(
         _unit(
             f"{recipe.name}:{variant_name}",
             slug,
