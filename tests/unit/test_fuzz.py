@@ -405,8 +405,8 @@ def test_no_value_is_read_by_a_shell_or_by_systemd(
     data = render.data(recipe, "gaudi2-bf16-tp4")
     assert (data["argv"][1:], data["environment"]) == (argv, variables)
 
-    settings_made = plan.read_settings({"enplace_recipe": f"{recipe.name}:gaudi2-bf16-tp4"})
-    text = plan.unit_text(recipe, "gaudi2-bf16-tp4", settings_made, "3.12")
+    settings_made = plan.read_settings({"enplace_recipes": [f"{recipe.name}:gaudi2-bf16-tp4"]})
+    text = plan.unit_text(recipe, "gaudi2-bf16-tp4", settings_made)
     # One setting a line, continued by a backslash at its end.
     lines = text.replace(" \\\n", " ").splitlines()
     (start,) = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]

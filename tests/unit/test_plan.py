@@ -25,8 +25,13 @@ from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
 
 def settings(**changes: Any) -> dict[str, Any]:
     return planner.read_settings(
-        {"enplace_recipe": "enplace/smoke:cpu", **{f"enplace_{k}": v for k, v in changes.items()}}
+        {"enplace_recipes": ["enplace/smoke:cpu"], **{f"enplace_{k}": v for k, v in changes.items()}}
     )
+
+
+def targets(recipe: Recipe | None = None, variant: str = "cpu", **changes: Any) -> list[planner.Target]:
+    """The one entry of these settings, with a recipe that may be changed."""
+    return [planner.Target(0, settings(**changes)["recipes"][0], recipe or smoke(), variant)]
 
 
 def smoke() -> Recipe:
@@ -35,7 +40,7 @@ def smoke() -> Recipe:
 
 def facts(**changes: Any) -> dict[str, Any]:
     """A bare host with room for everything, as the module host_facts describes one."""
-    asked = planner.questions(smoke(), "cpu", settings())
+    asked = planner.questions(targets(), settings())
     found: dict[str, Any] = {
         "arch": "x86_64",
         "systemd": {"running": True, "state": "running"},
@@ -50,19 +55,30 @@ def facts(**changes: Any) -> dict[str, Any]:
 
 
 def plan(found: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    return planner.make_plan(smoke(), "cpu", settings(**changes), found or facts())
+    return planner.make_plan(targets(**changes), found or facts())
+
+
+def only(made: dict[str, Any]) -> dict[str, Any]:
+    """The one release of a plan."""
+    (release,) = made["releases"]
+    return dict(release)
+
+
+def digest(made: dict[str, Any]) -> str:
+    return str(only(made)["digest"])
 
 
 def judged(found: dict[str, Any], **changes: Any) -> list[str]:
-    chosen = settings(**changes)
-    return [str(p) for p in planner.judge(planner.make_plan(smoke(), "cpu", chosen, found), found, chosen, "host1")]
+    made = planner.make_plan(targets(**changes), found)
+    return [str(p) for p in planner.judge(made, found, settings(**changes), "host1")]
 
 
 def test_the_same_input_gives_the_same_plan() -> None:
     one, two = plan(), plan()
     assert json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
-    assert one["service"]["path"] == f"/opt/enplace/releases/enplace-smoke-cpu/{one['digest'][:12]}"
-    assert json.loads(one["service"]["files"]["release.json"])["digest"] == one["digest"]
+    release = only(one)
+    assert release["path"] == f"/opt/enplace/releases/enplace-smoke-cpu/{release['digest'][:12]}"
+    assert json.loads(release["files"]["release.json"])["digest"] == release["digest"]
 
 
 @pytest.mark.parametrize(
@@ -80,17 +96,18 @@ def test_whatever_decides_behaviour_decides_the_digest(change: Any) -> None:
     changed = copy.deepcopy(recipe.document.data)
     change(changed["variants"]["cpu"])
     other = Recipe(type(recipe.document)(recipe.document.path, changed, recipe.document.places))
-    assert planner.make_plan(other, "cpu", settings(), facts())["digest"] != plan()["digest"]
+    assert digest(planner.make_plan(targets(other), facts())) != digest(plan())
 
 
 def test_settings_that_decide_behaviour_decide_the_digest() -> None:
-    digests = {plan(**changes)["digest"] for changes in ({}, {"port": 9000}, {"listen": "127.0.0.2"})}
-    assert len(digests) == 3
-    assert plan(hub_endpoint="https://hub.example", reports_dir="elsewhere")["digest"] == plan()["digest"]
+    changes: list[dict[str, Any]] = [{}, {"port": 9000}, {"listen": "127.0.0.2"}, {"api_key_file": "/etc/key"}]
+    changes.append({"recipes": [{"recipe": "enplace/smoke:cpu", "standby": True}]})
+    assert len({digest(plan(**change)) for change in changes}) == len(changes)
+    assert digest(plan(hub_endpoint="https://hub.example", reports_dir="elsewhere", keep=5)) == digest(plan())
 
 
 def test_the_command_holds_what_the_recipe_says() -> None:
-    unit = plan()["service"]["files"]["unit.service"]
+    unit = only(plan())["files"]["unit.service"]
     assert "--host 127.0.0.1" in unit
     assert "--served-model-name enplace/smoke" in unit
     assert "--enforce-eager" in unit
@@ -104,10 +121,10 @@ def test_a_host_with_room_has_no_problem() -> None:
 def test_a_converged_host_needs_neither_network_nor_room() -> None:
     ready = plan()
     found = facts(
-        environments=[{"path": ready[part]["path"], "sealed": True} for part in ("environment",)]
+        environments=[{"path": each["path"], "sealed": True} for each in ready["environments"]]
         + [{"path": ready["host"]["tools"]["path"], "sealed": True}],
         reachable=[{"url": "https://huggingface.co", "ok": False, "error": "no route"}],
-        listeners=[{"port": 8000, "address": "127.0.0.1", "pid": 1, "command": "vllm", "unit": ready["unit"]}],
+        listeners=[{"port": 8000, "address": "127.0.0.1", "pid": 1, "command": "vllm", "unit": only(ready)["unit"]}],
     )
     found["paths"] = {path: {"exists": True, "mount": "/", "free_bytes": 0} for path in found["paths"]}
     assert judged(found) == []
@@ -172,17 +189,17 @@ def test_a_platform_without_a_lock_is_named_with_those_there_are(changes: dict[s
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, "enplace_recipe: is not set"),
-        ({"enplace_recipe": "a/b", "enplace_prot": 1}, "did you mean enplace_port?"),
-        ({"enplace_recipe": "a/b", "enplace_port": "http"}, "a whole number"),
-        ({"enplace_recipe": "a/b", "enplace_port": True}, "a whole number"),
-        ({"enplace_recipe": "a/b", "enplace_port": 70000}, "1 to 65535"),
-        ({"enplace_recipe": "a/b", "enplace_listen": "0.0.0.0"}, "enplace_allow_unauthenticated: true"),
-        ({"enplace_recipe": "a/b", "enplace_listen": "1.2.3.4 --x"}, "is not an address"),
-        ({"enplace_recipe": "a/b", "enplace_find_links": "/srv"}, "a list of texts"),
-        ({"enplace_recipe": "a/b", "enplace_hub_endpoint": "https://user:secret@hub"}, "without user and password"),
-        ({"enplace_recipe": "a/b", "enplace_ca_bundle": "ca.crt"}, "absolute path"),
-        ({"enplace_recipe": "a/b", "enplace_allow_unauthenticated": "maybe"}, "true or false"),
+        ({}, "enplace_recipes: is not set"),
+        ({"enplace_recipes": ["a/b"], "enplace_prot": 1}, "did you mean enplace_port?"),
+        ({"enplace_recipes": ["a/b"], "enplace_port": "http"}, "a whole number"),
+        ({"enplace_recipes": ["a/b"], "enplace_port": True}, "a whole number"),
+        ({"enplace_recipes": ["a/b"], "enplace_port": 70000}, "1 to 65535"),
+        ({"enplace_recipes": ["a/b"], "enplace_listen": "0.0.0.0"}, "enplace_allow_unauthenticated: true"),
+        ({"enplace_recipes": ["a/b"], "enplace_listen": "1.2.3.4 --x"}, "is not an address"),
+        ({"enplace_recipes": ["a/b"], "enplace_find_links": "/srv"}, "a list of texts"),
+        ({"enplace_recipes": ["a/b"], "enplace_hub_endpoint": "https://user:secret@hub"}, "without user and password"),
+        ({"enplace_recipes": ["a/b"], "enplace_ca_bundle": "ca.crt"}, "absolute path"),
+        ({"enplace_recipes": ["a/b"], "enplace_allow_unauthenticated": "maybe"}, "true or false"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_name(variables: dict[str, Any], expected: str) -> None:
@@ -193,7 +210,8 @@ def test_a_wrong_setting_is_refused_with_its_name(variables: dict[str, Any], exp
 
 
 def test_settings_of_others_are_left_alone() -> None:
-    assert planner.read_settings({"enplace_recipe": "a/b", "ansible_host": "x", "my_enplace_x": 1})["recipe"] == "a/b"
+    found = planner.read_settings({"enplace_recipes": ["a/b"], "ansible_host": "x", "my_enplace_x": 1})
+    assert found["recipes"][0]["recipe"] == "a/b"
 
 
 def test_the_documentation_names_every_setting_with_its_default() -> None:
@@ -231,12 +249,16 @@ def pinned() -> Recipe:
 
 
 def spark_settings(**changes: Any) -> dict[str, Any]:
-    variables = {"enplace_recipe": f"Qwen/Qwen3-Coder-Next:{SPARK}"}
+    variables = {"enplace_recipes": [f"Qwen/Qwen3-Coder-Next:{SPARK}"]}
     return planner.read_settings({**variables, **{f"enplace_{k}": v for k, v in changes.items()}})
 
 
+def spark(recipe: Recipe, **changes: Any) -> list[planner.Target]:
+    return [planner.Target(0, spark_settings(**changes)["recipes"][0], recipe, SPARK)]
+
+
 def spark_facts(recipe: Recipe, **changes: Any) -> dict[str, Any]:
-    asked = planner.questions(recipe, SPARK, spark_settings())
+    asked = planner.questions(spark(recipe), spark_settings())
     found = facts(arch="aarch64", python={"path": "/usr/bin/python3", "version": "3.12.3"})
     found["memory"] = {"total_bytes": 128_000_000_000}
     found["paths"] = {path: {"exists": False, "mount": "/", "free_bytes": 90_000_000_000} for path in asked["paths"]}
@@ -245,7 +267,7 @@ def spark_facts(recipe: Recipe, **changes: Any) -> dict[str, Any]:
 
 def spark_plan(recipe: Recipe | None = None) -> dict[str, Any]:
     recipe = recipe or pinned()
-    return planner.make_plan(recipe, SPARK, spark_settings(), spark_facts(recipe))
+    return planner.make_plan(spark(recipe), spark_facts(recipe))
 
 
 def place_of(part: str) -> str:
@@ -256,7 +278,7 @@ def place_of(part: str) -> str:
 def test_a_draft_is_a_second_model_and_its_place_goes_into_the_command() -> None:
     made = spark_plan()
     assert [model["revision"] for model in made["weights"]["models"]] == list(COMMITS.values())
-    unit = made["service"]["files"]["unit.service"]
+    unit = only(made)["files"]["unit.service"]
     config = re.search(r'--speculative-config "(.*)"$', unit, flags=re.M)
     assert config
     assert json.loads(config[1].replace('\\"', '"')) == {
@@ -265,30 +287,30 @@ def test_a_draft_is_a_second_model_and_its_place_goes_into_the_command() -> None
         "model": place_of("draft"),
     }
     assert f"vllm serve {place_of('weights')} " in unit
-    manifest = json.loads(made["service"]["files"]["release.json"])
+    manifest = json.loads(only(made)["files"]["release.json"])
     assert manifest["draft"]["revision"] == COMMITS["draft"]
 
 
 def test_a_variant_without_a_draft_says_nothing_of_one() -> None:
     made = plan()
     assert len(made["weights"]["models"]) == 1
-    assert "draft" not in json.loads(made["service"]["files"]["release.json"])
-    assert "speculative" not in made["service"]["files"]["unit.service"]
+    assert "draft" not in json.loads(only(made)["files"]["release.json"])
+    assert "speculative" not in only(made)["files"]["unit.service"]
 
 
 @pytest.mark.parametrize("part", ["weights", "draft"])
 def test_the_commit_and_the_files_of_each_model_decide_the_digest(part: str) -> None:
-    digests = {spark_plan()["digest"]}
+    digests = {digest(spark_plan())}
     for key, value in (("revision", "c" * 40), ("files", [{"path": "x", "bytes": 1, "sha256": "9" * 64}])):
         recipe = changed(pinned(), SPARK, lambda variant, k=key, v=value: variant[part].update({k: v}))
-        digests.add(spark_plan(recipe)["digest"])
+        digests.add(digest(spark_plan(recipe)))
     assert len(digests) == 3
 
 
 def test_room_and_network_are_judged_for_both_models() -> None:
     recipe, chosen = pinned(), spark_settings()
     found = spark_facts(recipe)
-    made = planner.make_plan(recipe, SPARK, chosen, found)
+    made = planner.make_plan(spark(recipe), found)
     assert [problem.what for problem in planner.judge(made, found, chosen, "h")] == []
     for entry in found["paths"].values():
         entry["free_bytes"] = 1_000_000_000
@@ -304,21 +326,22 @@ def test_room_and_network_are_judged_for_both_models() -> None:
 
 
 def test_a_gb10_unit_finds_the_compiler_and_writes_into_its_own_cache() -> None:
-    unit = spark_plan()["service"]["files"]["unit.service"]
+    unit = only(spark_plan())["files"]["environment.conf"]
     assert "Environment=CUDA_HOME=/usr/local/cuda\n" in unit
     assert re.search(r"Environment=PATH=/opt/enplace/environments/\w+/bin:/usr/local/cuda/bin:", unit)
     assert "Environment=FLASHINFER_WORKSPACE_BASE=/var/cache/enplace/qwen-qwen3-coder-next-spark-nvfp4-eagle3\n" in unit
-    assert "CUDA" not in plan()["service"]["files"]["unit.service"]
+    assert "CUDA" not in only(plan())["files"]["environment.conf"]
 
 
 def test_memory_that_the_estimate_says_is_not_enough_is_refused() -> None:
     recipe, chosen = pinned(), spark_settings()
-    made = planner.make_plan(recipe, SPARK, chosen, spark_facts(recipe))
-    needed = made["memory_estimate_bytes"]
+    made = planner.make_plan(spark(recipe), spark_facts(recipe))
+    (server,) = made["servers"].values()
+    needed = server["memory_estimate_bytes"]
     # 43.2 GiB resident and a KV pool of 8 GiB.
     assert 51 * 1024**3 < needed < 60 * 1024**3
     small = spark_facts(recipe, memory={"total_bytes": needed - 1})
-    made["memory_bytes"] = 1
+    server["memory_bytes"] = 1
     (problem,) = planner.judge(made, small, chosen, "h")
     assert "cannot hold" in problem.what
     assert "enplace plan" in problem.todo
@@ -388,7 +411,7 @@ def test_what_is_not_pinned_is_looked_up_for_one_run_and_every_run_says_so() -> 
     assert found.variants[SPARK]["draft"]["files"] == [{"path": "x", "bytes": 5, "sha256": "e" * 64}]
     assert [("c" * 40 in text, "d" * 40 in text) for text in warnings] == [(False, True), (True, False)]
     assert recipe.document.data == before
-    made = planner.make_plan(found, SPARK, spark_settings(allow_unpinned=True), spark_facts(found))
+    made = planner.make_plan(spark(found), spark_facts(found))
     assert [model["revision"][0] for model in made["weights"]["models"]] == ["d", "c"]
 
 
@@ -403,11 +426,11 @@ def test_what_is_pinned_is_not_looked_up() -> None:
 def test_the_assertions_of_the_engine_go_with_the_environment() -> None:
     made = plan()
     manifest = load_engine("vllm", "0.28.0").data["platforms"][0]
-    assert made["environment"]["assertions"] == manifest["assertions"]
+    assert made["environments"][0]["assertions"] == manifest["assertions"]
 
 
 def test_a_unit_can_be_shown_without_a_host_and_before_anything_is_pinned() -> None:
-    text = planner.unit_text(next_model(), SPARK, spark_settings(), "3.12")
+    text = planner.unit_text(next_model(), SPARK, spark_settings())
     assert "/opt/enplace/environments/@environment@/bin/vllm serve" in text
     assert "/snapshots/unpinned" in text
     made = plan()
@@ -415,10 +438,11 @@ def test_a_unit_can_be_shown_without_a_host_and_before_anything_is_pinned() -> N
         smoke(),
         "cpu",
         settings(),
-        environment_path=Path(made["environment"]["path"]),
-        release_path=Path(made["service"]["path"]),
+        environment_path=Path(made["environments"][0]["path"]),
+        release_path=Path(only(made)["path"]),
     )
-    assert smoke_text == made["service"]["files"]["unit.service"]
+    files = only(made)["files"]
+    assert smoke_text == f"{files['unit.service']}\n{files['environment.conf']}"
 
 
 def test_the_smoke_variant_has_no_finding_to_warn_of() -> None:

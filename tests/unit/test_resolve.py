@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +25,32 @@ MODEL = "enplace/tiny"
 
 
 class Host:
-    """A host with room for everything; counts how often it was asked."""
+    """A host with room for everything; notes what it was asked."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.modules: list[str] = []
+        self.damaged: list[dict[str, str]] = []
+
+    @property
+    def asked(self) -> int:
+        return len(self.modules)
+
+    def answer(self, module_name: str, module_args: dict[str, Any]) -> dict[str, Any]:
+        self.modules.append(module_name.rpartition(".")[2])
+        return self.state(module_args) if self.modules[-1] == "state" else self.facts(module_args)
+
+    def state(self, module_args: dict[str, Any]) -> dict[str, Any]:
+        report = {"complete": True}
+        return {
+            "changed": False,
+            "converged": not self.damaged,
+            "differences": self.damaged,
+            "damaged": self.damaged,
+            "servers": {slug: {"report": report, "release": "x"} for slug in module_args["wanted"]},
+            "deep": module_args["deep"],
+        }
 
     def facts(self, module_args: dict[str, Any]) -> dict[str, Any]:
-        self.asked += 1
         return {
             "changed": False,
             "arch": "x86_64",
@@ -48,7 +68,9 @@ class Host:
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     found = Host()
     monkeypatch.setattr(ActionBase, "run", lambda *_arguments, **_named: {})
-    monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **named: found.facts(named["module_args"]))
+    monkeypatch.setattr(
+        ActionBase, "_execute_module", lambda _self, **named: found.answer(named["module_name"], named["module_args"])
+    )
     return found
 
 
@@ -56,7 +78,7 @@ def resolve(recipe: str, **settings: Any) -> dict[str, Any]:
     action = ActionModule.__new__(ActionModule)
     action._task = SimpleNamespace(args={})
     action._templar = SimpleNamespace(template=lambda value: value)
-    variables = {"inventory_hostname": "host1", "enplace_recipe": recipe}
+    variables = {"inventory_hostname": "host1", "enplace_recipes": [recipe]}
     variables |= {f"enplace_{name}": value for name, value in settings.items()}
     found: dict[str, Any] = action.run(task_vars=variables)
     return found
@@ -94,9 +116,32 @@ def folder(tmp_path: Path) -> Path:
 def test_a_recipe_that_is_all_right_becomes_a_plan_without_a_warning(host: Host) -> None:
     found = resolve("enplace/smoke:cpu")
     assert not found.get("failed"), found.get("msg")
-    assert found["plan"]["recipe"] == "enplace/smoke:cpu"
+    assert found["plan"]["wanted"] == ["enplace-smoke-cpu"]
     assert "warnings" not in found
-    assert host.asked == 1
+    assert host.modules == ["host_facts", "state"]
+    assert re.fullmatch(r"\S+@\S+ pid \d+", found["holder"])
+
+
+def test_a_report_goes_to_the_controller_only_where_it_is_not_there(host: Host, tmp_path: Path) -> None:
+    def server() -> dict[str, Any]:
+        found = resolve("enplace/smoke:cpu", reports_dir=str(tmp_path))
+        return dict(found["state"]["servers"]["enplace-smoke-cpu"])
+
+    assert server() == {"report": {"complete": True}, "release": "x", "report_is_here": False}
+    (tmp_path / "host1").mkdir()
+    (tmp_path / "host1" / "enplace-smoke-cpu.json").write_text('{"complete": true}')
+    assert server() == {"report": None, "release": "x", "report_is_here": True}
+    (tmp_path / "host1" / "enplace-smoke-cpu.json").write_text("{")
+    assert not server()["report_is_here"]
+
+
+def test_damage_stops_a_run_and_names_the_file(host: Host) -> None:
+    path = "/opt/enplace/environments/0123456789ab/lib/x.py"
+    host.damaged = [{"part": "environments", "what": "file", "path": path, "expected": "sha256 a", "found": "sha256 b"}]
+    found = resolve("enplace/smoke:cpu", deep=True)
+    assert found["failed"]
+    for part in (path, "expected: sha256 a", "found: sha256 b", "what to do: "):
+        assert part in found["msg"]
 
 
 def test_what_is_not_pinned_is_refused_before_the_host_is_asked(host: Host, folder: Path) -> None:

@@ -19,6 +19,7 @@ PROPERTIES = (
     "Result",
     "NRestarts",
     "InvocationID",
+    "ActiveEnterTimestamp",
     "ExecMainStatus",
     "FragmentPath",
     "DropInPaths",

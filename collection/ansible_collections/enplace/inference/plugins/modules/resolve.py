@@ -6,28 +6,43 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: resolve
-short_description: Turn a recipe and a host into a plan, or say why it cannot work
+short_description: Turn the recipes of a host into a plan, say why it cannot work, and what differs from it
 version_added: "1.0.0"
 description:
-  - Reads the recipe that C(enplace_recipe) names, lints it, asks the host for its facts in one execution, and returns
-    the plan of the release with the options of every role.
-  - Fails with every problem at once (recipe, inventory, host) before anything is changed. The linter's errors are
+  - Reads the recipes that C(enplace_recipes) names, lints them, asks the host for its facts, makes the plan with the
+    options of every role, and compares the host with it (M(enplace.inference.state)). Two executions on the host.
+  - Fails with every problem at once (recipes, inventory, host) before anything is changed. The linter's errors are
     such problems, its warnings are shown as warnings.
   - A variant with fixes, with more than one node, or whose engine is built from sources is refused; this version does
     not apply those yet.
   - The host's inventory variables that it reads follow. Any other C(enplace_) variable is an error.
-  - C(enplace_recipe), required - what the host serves, as C(<org>/<model>:<variant>).
+  - C(enplace_recipes), required - what the host serves, a list. An entry is V(<org>/<model>:<variant>), or a mapping
+    with C(recipe) and, where it differs, C(port), C(listen), C(api_key_file); C(cards), the module numbers of the
+    Gaudi cards it uses (default is from 0 on, as many as the recipe says); and C(standby). A standby server is
+    verified once and then neither enabled nor left running, and does not run beside those it shares cards with (beside
+    no other one, on hosts without cards of that kind); it is for starting by hand.
   - C(enplace_recipe_folders), default V([]) - folders on the controller with recipes of your own, searched before
     those of the collection; a relative one begins at the current folder.
-  - C(enplace_listen), default V(127.0.0.1) - the address the server binds to.
-  - C(enplace_port), default V(8000) - the port the server binds to.
+  - C(enplace_listen), default V(127.0.0.1) - the address a server binds to, where its entry names none.
+  - C(enplace_port), default V(8000) - the port a server binds to, where its entry names none.
+  - C(enplace_api_key_file), optional - a file on the host, root's and of mode 0600, with the key that a server
+    demands, where its entry names none. It reaches the server as a systemd credential, and no command line.
   - C(enplace_allow_unauthenticated), default V(false) - says that everybody who reaches an address beyond
-    loopback may use the server. Without it such an address is refused.
+    loopback may use a server without a key. Without it such an address is refused.
   - C(enplace_allow_unpinned), default V(false) - says that weights and drafts without a commit are taken as the hub has
     them on the day of the run. The controller then asks the hub, with the token in its own C(HF_TOKEN) if there is one,
     and every run warns. Without it such a recipe is refused.
+  - C(enplace_retry), default V(false) - activate a release that failed before, or that was rolled back.
+  - C(enplace_keep), default V(3) - how many releases of a recipe are kept on the host, the one that serves included.
+  - C(enplace_deep), default V(false) - hash every file of environments, weights and releases.
   - C(enplace_hub_endpoint), default V(https://huggingface.co) - where weights are downloaded from.
   - C(enplace_hub_token_file), optional - a file on the host, mode 0600, that holds the hub's token.
+  - C(enplace_weights_source), default V(hub) - V(hub) downloads from C(enplace_hub_endpoint); V(fleet) lets one host of
+    the run do that, and the others take from it; V(offline) takes what is there, and asks nobody.
+  - C(enplace_fleet_port), default V(8730) - the port that this one host gives weights away at, for as long as the run
+    fetches them.
+  - C(enplace_fleet_address), optional - the address that the other hosts reach this one at, where it is not
+    C(ansible_host) or the inventory's name.
   - C(enplace_find_links), default V([]) - folders on the host, or URLs, with wheels that are tried besides the
     package index.
   - C(enplace_index_url), optional - the package index, where it is not the tools' own default.
@@ -35,7 +50,14 @@ description:
     is inspected.
   - C(enplace_reports_dir), default V(reports) - a folder on the controller; a relative one begins at the current
     folder.
+  - C(enplace_status_fail), default V(true) - whether the playbook status fails where something differs.
+  - C(enplace_teardown_weights), default V(false) - whether the playbook teardown removes weights that nothing else on
+    the host needs.
 options:
+  show:
+    description: Print the state of the host. Damage that O(show=false) fails for is then only shown.
+    type: bool
+    default: false
   python:
     description: The host's Python that environments are made with.
     type: path
@@ -56,26 +78,31 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Resolve the recipe of this host
+- name: Resolve the recipes of this host
   enplace.inference.resolve:
   register: resolved
 
 - name: Say what would be served
   ansible.builtin.debug:
-    msg: "{{ resolved.plan.recipe }} as {{ resolved.plan.unit }}"
+    msg: "{{ resolved.plan.releases | map(attribute='recipe') | join(', ') }}"
 """
 
 RETURN = r"""
 plan:
-  description: The plan of the release, with the options of every role.
+  description: The plan of the host, with the options of every role.
   returned: success
   type: dict
-facts:
-  description: The host's facts, as the module host_facts gives them.
+state:
+  description: How the host differs from it, as the module M(enplace.inference.state) says.
   returned: success
   type: dict
 settings:
   description: The inventory variables read, with defaults filled in.
   returned: success
   type: dict
+holder:
+  description: Who runs this, and where, for those who find the host locked.
+  returned: success
+  type: str
+  sample: ada@controller pid 4711
 """

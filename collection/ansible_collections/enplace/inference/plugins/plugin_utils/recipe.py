@@ -885,7 +885,7 @@ def find_recipe(reference: str, folders: Iterable[Path]) -> tuple[Recipe, str]:
     Without a variant the recipe must have exactly one. Raises RecipeError.
     """
     match = REFERENCE.fullmatch(reference)
-    where, rule = "enplace_recipe", "reference"
+    where, rule = "enplace_recipes", "reference"
     if not match:
         expected = "<org>/<model>:<variant>, for example enplace/smoke:cpu"
         _refuse(where, "is not a recipe's name", reference[:MAX_SHOWN], expected, "correct the name", rule=rule)

@@ -123,5 +123,5 @@ def unit(recipe: Recipe, variant_name: str) -> str:
         where = recipe.document.place(("variants", variant_name, "accelerator"))
         todo = "use another version of the engine, or another accelerator"
         raise RecipeError([Problem(where, "the engine has no lock for it", variant["accelerator"], have, todo)])
-    settings = planner.read_settings({"enplace_recipe": f"{recipe.name}:{variant_name}"})
-    return planner.unit_text(recipe, variant_name, settings, platforms[0]["python"])
+    settings = planner.read_settings({"enplace_recipes": [f"{recipe.name}:{variant_name}"]})
+    return planner.unit_text(recipe, variant_name, settings)
