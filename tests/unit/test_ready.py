@@ -82,7 +82,7 @@ def test_a_server_that_completes_is_ready(server: Server) -> None:
         ("/v1/chat/completions", (500, {"error": "engine died"}), "engine died"),
         ("/v1/chat/completions", (200, {"choices": [], "usage": {"completion_tokens": 0}}), "no token"),
         ("/v1/chat/completions", (200, {}), "KeyError"),
-        ("/v1/chat/completions", (200, b""), "TypeError"),
+        ("/v1/chat/completions", (200, b""), "JSONDecodeError"),
     ],
 )
 def test_a_server_that_only_looks_ready_is_not(server: Server, path: str, reply: tuple[int, Any], reason: str) -> None:

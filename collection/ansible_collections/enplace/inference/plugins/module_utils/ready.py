@@ -18,40 +18,82 @@ import urllib.request
 from typing import Any
 
 MAX_REPLY = 1_000_000
+MAX_SHOWN = 300
+CREDENTIAL = "api-key"
 
 
-def _ask(url: str, body: dict[str, Any] | None, timeout_s: float) -> Any:
+def find_key(key_file: str = "") -> str:
+    """The server's key: from this file, or from the unit's credential; empty where there is neither. Raises OSError."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    credential = os.path.join(folder, CREDENTIAL)
+    if not key_file and not (folder and os.path.exists(credential)):
+        return ""
+    with open(key_file or credential, encoding="ascii") as stream:
+        return stream.read(4097).strip()
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """A server that sends us elsewhere is no server of ours."""
+
+    def redirect_request(self, *_asked: Any) -> None:
+        return None
+
+
+def fetch(url: str, body: dict[str, Any] | None, timeout_s: float, key: str = "") -> bytes:
+    """What a server replies: to a body by POST, else by GET. Raises urllib's and http.client's errors."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    if key:
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
     # No proxy: the server is on this host, and http_proxy in the environment must not send the question elsewhere.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
     with opener.open(request, timeout=timeout_s) as reply:
-        text = reply.read(MAX_REPLY)
-    return json.loads(text) if text else None
+        return bytes(reply.read(MAX_REPLY))
 
 
-def answers(url: str, model: str, timeout_s: float) -> tuple[bool, str]:
+def complete(url: str, model: str, timeout_s: float, key: str = "") -> int:
+    """Ask for one token; how many were generated. Raises what `fetch` does, ValueError, KeyError, TypeError."""
+    question = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+        "temperature": 0,
+    }
+    reply = json.loads(fetch(f"{url}/v1/chat/completions", question, timeout_s, key))
+    return int(reply["usage"]["completion_tokens"])
+
+
+def reason_of(error: Exception, key: str = "") -> str:
+    """An error of `fetch` or `complete` for people, without the key."""
+    if isinstance(error, urllib.error.HTTPError):
+        text = f"HTTP {error.code} from {error.url}: {_body(error)}"
+    else:
+        text = f"{type(error).__name__}: {error}"
+    # Before it is cut: the start of a key is a secret as well.
+    return (text.replace(key, "***") if key else text)[:MAX_SHOWN]
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read(MAX_REPLY).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def answers(url: str, model: str, timeout_s: float, key: str = "") -> tuple[bool, str]:
     """Ask once: (True, what was generated) or (False, the reason). `timeout_s` bounds each of the three questions."""
     try:
-        _ask(f"{url}/health", None, min(timeout_s, 10))
-        served = [entry["id"] for entry in _ask(f"{url}/v1/models", None, min(timeout_s, 10))["data"]]
+        fetch(f"{url}/health", None, min(timeout_s, 10), key)
+        listed = json.loads(fetch(f"{url}/v1/models", None, min(timeout_s, 10), key))
+        served = [entry["id"] for entry in listed["data"]]
         if model not in served:
             return False, f"serves {served}, not {model}"
-        question = {
-            "model": model,
-            "messages": [{"role": "user", "content": "Hello"}],
-            "max_tokens": 1,
-            "temperature": 0,
-        }
-        reply = _ask(f"{url}/v1/chat/completions", question, timeout_s)
-        generated = reply["usage"]["completion_tokens"]
+        generated = complete(url, model, timeout_s, key)
         if generated < 1:
             return False, "the completion has no token"
-        _ask(f"{url}/health", None, min(timeout_s, 10))
-    except urllib.error.HTTPError as error:
-        return False, f"HTTP {error.code} from {error.url}: {error.read(300).decode(errors='replace')}"
+        fetch(f"{url}/health", None, min(timeout_s, 10), key)
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        return False, f"{type(error).__name__}: {error}"
+        return False, reason_of(error, key)
     return True, f"{generated} token generated"
 
 
@@ -65,7 +107,9 @@ def alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
-def wait(url: str, model: str, deadline_s: float, *, pid: int = 0, pause_s: float = 1.0) -> tuple[bool, str]:
+def wait(
+    url: str, model: str, deadline_s: float, *, pid: int = 0, pause_s: float = 1.0, key: str = ""
+) -> tuple[bool, str]:
     """Ask until the server answers, `deadline_s` seconds have passed, or its process `pid` (0: not watched) has ended.
 
     The last reason is returned.
@@ -76,7 +120,7 @@ def wait(url: str, model: str, deadline_s: float, *, pid: int = 0, pause_s: floa
         if pid and not alive(pid):
             return False, f"the server's process {pid} has ended"
         left = end - time.monotonic()
-        ok, reason = answers(url, model, max(left, 1.0))
+        ok, reason = answers(url, model, max(left, 1.0), key)
         if ok or time.monotonic() + pause_s >= end:
             return ok, reason
         time.sleep(pause_s)
@@ -87,11 +131,13 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--deadline", type=float, required=True, help="seconds")
+    parser.add_argument("--key-file", default="", help="holds the server's key; default: the unit's credential, if any")
     options = parser.parse_args()
     start = time.monotonic()
     # Set by systemd for ExecStartPost.
     pid = int(os.environ.get("MAINPID", "0"))
-    ok, reason = wait(options.url, options.model, options.deadline, pid=pid)
+    key = find_key(options.key_file)
+    ok, reason = wait(options.url, options.model, options.deadline, pid=pid, key=key)
     sys.stdout.write(f"enplace: {'ready' if ok else 'not ready'} after {time.monotonic() - start:.1f} s: {reason}\n")
     return 0 if ok else 1
 
