@@ -23,6 +23,7 @@ LINKS = {
     "LICENSES": COLLECTION / "LICENSES",
     "collections": ROOT / "collection",
     "fixes": COLLECTION / "fixes",
+    "playbooks": COLLECTION / "playbooks",
     "recipes": COLLECTION / "recipes",
     "roles": COLLECTION / "roles",
 }

@@ -251,30 +251,47 @@ def _mount_of(path: str) -> str:
 class Lock:
     """A lock file: ``with Lock(path, "building X"):``. The kernel frees it when its holder dies.
 
-    Raises Failure at once if somebody else holds it, and says who. ``handle`` is the open file: a program that inherits
-    it keeps the lock until it ends, too.
+    Raises Failure if somebody else holds it, and says who: at once, or after ``wait_s`` seconds. A holder that nobody
+    waits for any more (`mark_orphaned`) is waited for ``orphan_wait_s`` seconds instead, for it will end by itself.
+    ``holder`` says on whose behalf the lock is taken. ``handle`` is the open file: a program that inherits it keeps the
+    lock until it ends, too.
     """
 
-    def __init__(self, path: str, purpose: str) -> None:
+    #: What the lock file of an orphaned holder has in it.
+    ORPHANED = "orphaned since"
+    #: Seconds between two tries.
+    PAUSE_S = 0.5
+
+    def __init__(
+        self, path: str, purpose: str, holder: str = "", wait_s: float = 0.0, orphan_wait_s: float = 0.0
+    ) -> None:
         self.path = path
         self.purpose = purpose
+        self.holder = holder
+        self.wait_s = wait_s
+        self.orphan_wait_s = max(wait_s, orphan_wait_s)
         self.handle = -1
 
     def __enter__(self) -> Lock:
+        begin = time.monotonic()
         while True:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                holder = os.read(handle, 4096).decode("utf-8", "replace").strip()
+                found = os.read(handle, 4096).decode("utf-8", "replace").strip()
                 os.close(handle)
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
+                limit_s = self.orphan_wait_s if self.ORPHANED in found else self.wait_s
+                if time.monotonic() - begin < limit_s:
+                    time.sleep(self.PAUSE_S)
+                    continue
                 raise Failure(
                     what=f"another run is at work: {self.purpose}",
                     where=self.path,
-                    expected="nobody holds the lock",
-                    found=holder or "a holder that has not written its name yet",
+                    expected="nobody holds the lock" + (f", for {limit_s:.0f} s at most" if limit_s else ""),
+                    found=found or "a holder that has not written its name yet",
                     todo="wait until it, or the program it started, has ended and run again; the dead keep no lock",
                 ) from None
             # A holder removes the file before it lets go: then this handle locks a file that has no name any more.
@@ -285,11 +302,15 @@ class Lock:
             if current:
                 break
             os.close(handle)
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        by = f" for {self.holder}" if self.holder else ""
         os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} since {since}: {self.purpose}\n".encode())
+        os.write(handle, f"process {os.getpid()} since {_now()}{by}: {self.purpose}\n".encode())
         self.handle = handle
         return self
+
+    def mark_orphaned(self) -> None:
+        """Tell those who come that nobody waits for this holder any more, and that it goes on to its end by itself."""
+        os.write(self.handle, f"{self.ORPHANED} {_now()}\n".encode())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -298,6 +319,10 @@ class Lock:
             os.unlink(self.path)
         os.close(self.handle)
         self.handle = -1
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class Release:
 
 
 def parse(value: Mapping[str, Any], layout: Layout | None = None) -> Release:
-    """A release from a plan's data: slug, recipe, digest, path, unit, files. Raises Failure if it contradicts itself."""
+    """A release from a plan's data: slug, recipe, digest, path, unit, files. Raises Failure if they do not agree."""
     layout = layout or Layout()
     release = Release(value["slug"], value["digest"], dict(value["files"]), value.get("recipe", ""), layout)
 

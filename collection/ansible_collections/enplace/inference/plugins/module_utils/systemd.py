@@ -78,7 +78,7 @@ class Systemd:
         self.call("start", "--no-block", "--", *units)
 
     def stop(self, *units: str) -> None:
-        """Stop units and wait until they are stopped; one that does not exist is. Raises Failure for one that is not."""
+        """Stop units and wait until they are stopped; one that does not exist is. Raises Failure where one stays."""
         if not units:
             return
         done = self.ask("systemctl", "stop", "--", *units, timeout_s=STOP_TIMEOUT_S)

@@ -144,8 +144,9 @@ import importlib.util
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
-from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import validate_checks
 
 
 def has_client() -> bool:
@@ -156,22 +157,11 @@ def has_client() -> bool:
 def look(module: AnsibleModule) -> reports.Unit | None:
     """The unit as it is now; None where no unit is given."""
     name = module.params["unit"]
-    if not name:
+    try:
+        return child.unit_now(name) if name else None
+    except Failure as failure:
+        module.fail_json(msg=str(failure))
         return None
-    argv = [
-        module.get_bin_path("systemctl", required=True),
-        "show",
-        "-p",
-        "InvocationID,ActiveState,NRestarts",
-        "--",
-        name,
-    ]
-    rc, output, errors = module.run_command(argv)
-    if rc != 0:
-        module.fail_json(
-            msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})"
-        )
-    return reports.parse_unit(name, output)
 
 
 def main() -> None:
@@ -198,21 +188,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    problems = validate_checks(given["checks"])
-    if not given["url"].startswith(("http://", "https://")):
-        problems.append(f"url: expected http:// or https://, found {given['url']!r}")
-    if problems:
-        module.fail_json(
-            msg="\n".join(["These checks cannot be run; nothing was asked:", *problems]), problems=problems
-        )
-    subject = reports.Subject(
-        url=given["url"].rstrip("/"),
-        model=given["model"],
-        recipe=given["recipe"],
-        release=given["release"],
-        engine=dict(given["engine"]),
-        checks=given["checks"],
-    )
+    try:
+        subject = child.subject_of(given)
+    except Failure as failure:
+        module.fail_json(msg=str(failure))
     unit = look(module)
     stored, why = reports.read_report(given["report"])
     if stored is not None:
