@@ -220,7 +220,7 @@ def test_unknown_memory_is_waited_for_until_it_stops_rising(host: Host) -> None:
 def test_processes_that_stay_behind_are_named(host: Host) -> None:
     old = host.release("one")
     put(host, old)
-    host.kernel.members = lambda _cgroup: [os.getpid()]  # type: ignore[method-assign]
+    host.kernel.members = lambda cgroup: [os.getpid()]  # type: ignore[method-assign]
     with pytest.raises(activation.Refused, match="processes of it are left"):
         put(host, host.release("two"), memory_timeout_s=2)
     assert host.serves() == old.digest

@@ -144,7 +144,6 @@ import importlib.util
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
@@ -157,11 +156,22 @@ def has_client() -> bool:
 def look(module: AnsibleModule) -> reports.Unit | None:
     """The unit as it is now; None where no unit is given."""
     name = module.params["unit"]
-    try:
-        return child.unit_now(name) if name else None
-    except Failure as failure:
-        module.fail_json(msg=str(failure))
+    if not name:
         return None
+    argv = [
+        module.get_bin_path("systemctl", required=True),
+        "show",
+        "-p",
+        "InvocationID,ActiveState,NRestarts",
+        "--",
+        name,
+    ]
+    rc, output, errors = module.run_command(argv)
+    if rc != 0:
+        module.fail_json(
+            msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})"
+        )
+    return reports.parse_unit(name, output)
 
 
 def main() -> None:
@@ -188,10 +198,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    try:
-        subject = child.subject_of(given)
-    except Failure as failure:
-        module.fail_json(msg=str(failure))
+    problems = child.problems_of(given)
+    if problems:
+        module.fail_json(
+            msg="\n".join(["These checks cannot be run; nothing was asked:", *problems]), problems=problems
+        )
+    subject = child.subject_of(given)
     unit = look(module)
     stored, why = reports.read_report(given["report"])
     if stored is not None:

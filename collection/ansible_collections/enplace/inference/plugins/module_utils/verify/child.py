@@ -30,13 +30,16 @@ SPARE_S = 120.0
 SPARE_FOR_EACH_S = 30.0
 
 
-def subject_of(request: Mapping[str, Any]) -> reports.Subject:
-    """What is verified, from plain data. Raises Failure for checks that cannot be run."""
+def problems_of(request: Mapping[str, Any]) -> list[str]:
+    """Why these checks cannot be run; nothing: they can."""
     problems = validate_checks(request["checks"])
     if not str(request["url"]).startswith(("http://", "https://")):
         problems.append(f"url: expected http:// or https://, found {request['url']!r}")
-    if problems:
-        raise Failure("These checks cannot be run; nothing was asked:\n" + "\n".join(problems))
+    return problems
+
+
+def subject_of(request: Mapping[str, Any]) -> reports.Subject:
+    """What is verified, from plain data without problems."""
     return reports.Subject(
         url=str(request["url"]).rstrip("/"),
         model=request["model"],
@@ -58,6 +61,9 @@ def unit_now(name: str) -> reports.Unit:
 
 def check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the checks, store the report at `report`, and return it. Raises Failure or OSError."""
+    problems = problems_of(request)
+    if problems:
+        raise Failure("These checks cannot be run; nothing was asked:\n" + "\n".join(problems))
     subject = subject_of(request)
     name = request["unit"]
     report = reports.run(subject, dict(request.get("host", {})), unit_now(name), lambda: unit_now(name))
@@ -76,7 +82,8 @@ def ask(request: Mapping[str, Any], timeout_s: float = 0.0) -> dict[str, Any]:
     `timeout_s` 0: the sum of the checks' own deadlines. Raises Failure where there is no report.
     """
     python = str(request["python"])
-    limit_s = timeout_s or deadline_s(subject_of(request).checks)
+    # What is wrong with the checks is for the other side to say.
+    limit_s = timeout_s or (SPARE_S if problems_of(request) else deadline_s(list(request["checks"])))
     # Inside a module's payload this is a path into a zip, which Python imports from as from a folder.
     root = os.path.abspath(__file__).partition(f"{os.sep}ansible_collections{os.sep}")[0]
     environment = {**command.base_environment(), "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
