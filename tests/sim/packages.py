@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import http.server
@@ -71,7 +72,8 @@ class Index:
             + (f"Requires-Dist: {requires}\n" if requires else ""),
             f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
         }
-        content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"])
+        record = "".join(f"{path},{_record_sum(text)},{len(text.encode())}\n" for path, text in content.items())
+        content[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
         with zipfile.ZipFile(wheel, "w") as archive:
             for path, text in content.items():
                 archive.writestr(path, text)
@@ -102,6 +104,11 @@ class Index:
         ]
         page = {"meta": {"api-version": "1.1"}, "name": name, "files": files, "versions": []}
         (folder / "index.json").write_text(json.dumps(page))
+
+
+def _record_sum(text: str) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
 
 
 def _sha256(path: Path) -> str:

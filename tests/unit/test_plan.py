@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -219,6 +220,263 @@ def test_the_documentation_names_every_setting_with_its_default() -> None:
     found = [re.match(r"C\(enplace_(\w+)\), (required|optional|default V\((.*?)\)) - .", line) for line in lines]
     told = {match[1]: match[3] and yaml.safe_load(match[3]) for match in found if match}
     assert told == {name: setting.default for name, setting in planner.SETTINGS.items()}
+
+
+# --- several recipes -------------------------------------------------------------------------------------------------
+
+SMOKE = "enplace/smoke:cpu"
+
+
+@pytest.mark.parametrize(
+    ("entries", "where", "expected"),
+    [
+        ([], "enplace_recipes:", "is empty"),
+        (SMOKE, "enplace_recipes:", "put what is there into a list"),
+        ({"recipe": SMOKE}, "enplace_recipes:", "put what is there into a list"),
+        ([1], "enplace_recipes[0]:", "or a mapping"),
+        ([SMOKE, {"port": 8001}], "enplace_recipes[1].recipe:", "is not set"),
+        ([{"recipe": ""}], "enplace_recipes[0].recipe:", "is not set"),
+        ([SMOKE, {"recipe": "a/b", "prot": 8001}], "enplace_recipes[1].prot:", "did you mean port?"),
+        ([SMOKE, {"recipe": "a/b", "port": "http"}], "enplace_recipes[1].port:", "a whole number"),
+        ([SMOKE, {"recipe": "a/b", "port": 0}], "enplace_recipes[1].port:", "1 to 65535"),
+        ([{"recipe": SMOKE, "listen": "x y"}], "enplace_recipes[0].listen:", "is not an address"),
+        ([{"recipe": SMOKE, "listen": "0.0.0.0"}], "enplace_recipes[0].listen:", "without authentication"),
+        ([{"recipe": SMOKE, "standby": "maybe"}], "enplace_recipes[0].standby:", "true or false"),
+        ([{"recipe": SMOKE, "cards": "0,1"}], "enplace_recipes[0].cards:", "a list of whole numbers"),
+        ([{"recipe": SMOKE, "cards": [0, 0]}], "enplace_recipes[0].cards:", "each card once"),
+        ([{"recipe": SMOKE, "api_key_file": "key"}], "enplace_recipes[0].api_key_file:", "an absolute path"),
+        ([SMOKE, "a/b"], "enplace_recipes[1].port:", "is the port of enplace_recipes[0], enplace/smoke:cpu, too"),
+        (
+            [{"recipe": SMOKE, "listen": "127.0.0.2"}, {"recipe": "a/b", "listen": "localhost"}],
+            "enplace_recipes[1].port:",
+            "a port of its own",
+        ),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_its_place(entries: Any, where: str, expected: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        settings(recipes=entries)
+    (problem,) = caught.value.problems
+    assert f"inventory {where}" in str(problem)
+    assert expected in str(problem)
+
+
+def test_entries_take_what_they_do_not_say_from_the_host() -> None:
+    chosen = settings(
+        recipes=[SMOKE, {"recipe": "a/b", "port": 8001, "api_key_file": "/etc/b", "listen": "::1"}],
+        port=9000,
+        listen="0.0.0.0",
+        api_key_file="/etc/a",
+    )
+    one, two = chosen["recipes"]
+    assert (one["port"], one["listen"], one["api_key_file"], one["standby"]) == (9000, "0.0.0.0", "/etc/a", False)
+    assert (two["port"], two["listen"], two["api_key_file"], two["cards"]) == (8001, "::1", "/etc/b", None)
+
+
+def test_a_key_lets_a_server_listen_beyond_loopback() -> None:
+    assert settings(listen="0.0.0.0", api_key_file="/etc/key")["recipes"][0]["listen"] == "0.0.0.0"
+
+
+def test_addresses_of_their_own_may_share_a_port() -> None:
+    entries = [{"recipe": SMOKE, "listen": "127.0.0.2"}, {"recipe": "a/b", "listen": "127.0.0.3"}]
+    assert len(settings(recipes=entries)["recipes"]) == 2
+
+
+def found(*entries: Any, **changes: Any) -> list[planner.Target]:
+    return planner.find_targets(settings(recipes=list(entries), **changes), [RECIPES])
+
+
+def refused_entries(*entries: Any, folders: Any = (RECIPES,)) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        planner.find_targets(settings(recipes=list(entries)), list(folders))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_every_entry_that_names_no_recipe_is_told() -> None:
+    one, two = refused_entries("enplace/smoek:cpu", {"recipe": "enplace/smoke:cpv", "port": 8001})
+    assert "inventory enplace_recipes[0]: no such recipe" in one
+    assert "did you mean enplace/smoke?" in one
+    assert "inventory enplace_recipes[1]: no such variant" in two
+
+
+def test_a_recipe_is_served_once() -> None:
+    (text,) = refused_entries("enplace/smoke", {"recipe": SMOKE, "port": 8001})
+    assert "inventory enplace_recipes[1].recipe: is the recipe enplace/smoke:cpu of enplace_recipes[0], too" in text
+
+
+def test_two_recipes_that_a_host_would_name_alike_are_refused(tmp_path: Path) -> None:
+    data = copy.deepcopy(smoke().document.data)
+    folder = tmp_path / "enplace-smoke" / "cpu"
+    folder.mkdir(parents=True)
+    data["model"]["name"] = "enplace-smoke/cpu"
+    data["variants"] = {"x": data["variants"]["cpu"]}
+    (folder / "recipe.yaml").write_text(json.dumps(data))
+    other = tmp_path / "enplace" / "smoke"
+    other.mkdir(parents=True)
+    data["model"]["name"] = "enplace/smoke"
+    data["variants"] = {"cpu-x": data["variants"]["x"]}
+    (other / "recipe.yaml").write_text(json.dumps(data))
+    entries = ("enplace/smoke:cpu-x", {"recipe": "enplace-smoke/cpu:x", "port": 8001})
+    (text,) = refused_entries(*entries, folders=[tmp_path])
+    assert "is named on a host as enplace/smoke:cpu-x of enplace_recipes[0]" in text
+
+
+def gaudi(variant: str, **entry: Any) -> dict[str, Any]:
+    return {"recipe": f"Qwen/Qwen3-Coder-Next:{variant}", **entry}
+
+
+def test_cards_are_those_of_the_recipe_and_of_one_server() -> None:
+    one, other = (name for name, each in next_model().variants.items() if each["accelerator"] == "gaudi2")
+    two = f"Qwen/Qwen3-Coder-Next:{other}"
+    count = next_model().variants[one].get("count", 1)
+    (target,) = found(gaudi(one))
+    assert target.cards == list(range(count))
+    (text,) = refused_entries(gaudi(one, cards=[0]))
+    assert f"inventory enplace_recipes[0].cards: is not the number of cards\n  expected: {count}" in text
+    (text,) = refused_entries({"recipe": SMOKE, "cards": [0]})
+    assert "has no cards to choose" in text
+    (text,) = refused_entries(gaudi(one), {"recipe": two, "port": 8001})
+    assert "inventory enplace_recipes[1].cards: uses cards of Qwen/Qwen3-Coder-Next" in text
+    assert "standby: true for one of the two" in text
+    standby = found(gaudi(one), {"recipe": two, "port": 8001, "standby": True})
+    assert planner.conflicts_of(standby[1], standby) == [standby[0].unit]
+    assert planner.conflicts_of(standby[0], standby) == []
+    other_count = standby[1].variant.get("count", 1)
+    beside = list(range(count, count + other_count))
+    apart = found(gaudi(one), {"recipe": two, "port": 8001, "cards": beside, "standby": True})
+    assert planner.conflicts_of(apart[1], apart) == []
+
+
+def twin(tmp_path: Path, change: Any = lambda variant: None) -> list[Path]:
+    """Folders of recipes in which the smoke recipe has a second variant, cpu2."""
+    data = copy.deepcopy(smoke().document.data)
+    data["variants"]["cpu2"] = copy.deepcopy(data["variants"]["cpu"])
+    change(data["variants"]["cpu2"])
+    folder = tmp_path / "enplace" / "smoke"
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(json.dumps(data))
+    return [tmp_path]
+
+
+def two(tmp_path: Path, change: Any = lambda variant: None, **second: Any) -> list[planner.Target]:
+    chosen = settings(recipes=[SMOKE, {"recipe": "enplace/smoke:cpu2", "port": 8001, **second}])
+    return planner.find_targets(chosen, twin(tmp_path, change))
+
+
+def test_two_recipes_share_environment_and_weights_and_nothing_else(tmp_path: Path) -> None:
+    made = planner.make_plan(two(tmp_path), facts())
+    assert len(made["environments"]) == len(made["weights"]["models"]) == len(made["weights"]["snapshots"]) == 1
+    one, other = made["releases"]
+    assert made["wanted"] == [one["slug"], other["slug"]] == ["enplace-smoke-cpu", "enplace-smoke-cpu2"]
+    assert "--port 8001" in other["files"]["unit.service"]
+    manifests = [json.loads(release["files"]["release.json"]) for release in (one, other)]
+    assert manifests[0]["environment"] == manifests[1]["environment"]
+    assert [manifest["port"] for manifest in manifests] == [8000, 8001]
+    # A second recipe on the host leaves the first one's release as it is.
+    assert one == only(plan())
+
+
+def test_one_model_of_two_recipes_is_fetched_with_the_files_of_both(tmp_path: Path) -> None:
+    def fewer(variant: dict[str, Any]) -> None:
+        variant["weights"]["files"] = [variant["weights"]["files"][0], {"path": "x", "bytes": 1, "sha256": "a" * 64}]
+
+    made = planner.make_plan(two(tmp_path, fewer), facts())
+    names = [item["path"] for item in made["weights"]["models"][0]["files"]]
+    assert names == [*(item["path"] for item in smoke().variants["cpu"]["weights"]["files"]), "x"]
+
+
+def test_recipes_that_say_different_things_of_one_file_are_refused(tmp_path: Path) -> None:
+    def other(variant: dict[str, Any]) -> None:
+        variant["weights"]["files"][0]["sha256"] = "a" * 64
+
+    with pytest.raises(RecipeError, match="says something else of chat_template"):
+        planner.make_plan(two(tmp_path, other), facts())
+
+
+def test_a_standby_server_comes_first_and_names_what_it_cannot_run_beside(tmp_path: Path) -> None:
+    made = planner.make_plan(two(tmp_path, standby=True), facts())
+    first, second = made["releases"]
+    assert (first["slug"], second["slug"]) == ("enplace-smoke-cpu2", "enplace-smoke-cpu")
+    assert "Conflicts=enplace-enplace-smoke-cpu.service" in first["files"]["unit.service"]
+    assert json.loads(first["files"]["release.json"])["standby"] is True
+    # What serves is not made anew because a standby server was added.
+    assert second == only(plan())
+
+
+def test_memory_of_all_that_runs_at_once_is_summed(tmp_path: Path) -> None:
+    both = two(tmp_path)
+    made = planner.make_plan(both, facts())
+    for server in made["servers"].values():
+        server["memory_bytes"] = 1
+    needed = sum(server["memory_estimate_bytes"] for server in made["servers"].values())
+    small = facts(memory={"total_bytes": needed - 1})
+    (problem,) = planner.judge(made, small, settings(), "h")
+    assert problem.what == "cannot hold all that enplace_recipes names"
+    assert "enplace/smoke:cpu 1.1 GB, enplace/smoke:cpu2 1.1 GB" in problem.expected
+    assert "standby: true" in problem.todo
+    assert planner.judge(made, facts(memory={"total_bytes": needed}), settings(), "h") == []
+    made["servers"]["enplace-smoke-cpu2"]["standby"] = True
+    assert planner.judge(made, small, settings(), "h") == []
+
+
+def test_on_unified_memory_each_engine_must_be_able_to_start_beside_the_others() -> None:
+    recipe, chosen = pinned(), spark_settings()
+    made = planner.make_plan(spark(recipe), spark_facts(recipe))
+    (server,) = made["servers"].values()
+    other = {**server, "recipe": "another", "memory_estimate_bytes": 40 * 10**9, "utilization": 0.3, "memory_bytes": 1}
+    server["memory_bytes"] = 1
+    made["servers"]["another"] = other
+    share = server["utilization"]
+    assert 0 < share < 1
+    total = 128_000_000_000
+    problems = planner.judge(made, spark_facts(recipe, memory={"total_bytes": total}), chosen, "h")
+    refused = [problem for problem in problems if "would refuse to start beside another" in problem.what]
+    assert bool(refused) == (total - 40 * 10**9 < share * total)
+    other["memory_estimate_bytes"] = int(total - share * total) + 1
+    (problem,) = [
+        problem
+        for problem in planner.judge(made, spark_facts(recipe, memory={"total_bytes": total}), chosen, "h")
+        if "refuse" in problem.what
+    ]
+    assert f"gpu-memory-utilization ({share})" in problem.expected
+
+
+def test_the_memory_that_a_start_waits_for_is_in_the_manifest() -> None:
+    def start_bytes(made: dict[str, Any]) -> Any:
+        return json.loads(only(made)["files"]["release.json"])["memory"]["start_bytes"]
+
+    (server,) = plan()["servers"].values()
+    assert start_bytes(plan()) == server["memory_estimate_bytes"] > 2**30
+    made = spark_plan()
+    share = made["servers"]["qwen-qwen3-coder-next-spark-nvfp4-eagle3"]["utilization"]
+    assert start_bytes(made) == pytest.approx(share * 119.56 * 2**30, abs=2)
+
+
+def test_the_manifest_names_every_other_file_with_its_sum() -> None:
+    contents = only(plan())["files"]
+    manifest = json.loads(contents["release.json"])
+    sums = {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in contents.items() if name != "release.json"
+    }
+    assert manifest["files"] == sums
+    assert {"unit.service", "environment.conf", "ready.py", "alive.py", "alive.service", "alive.timer"} < set(sums)
+    checks = json.loads(contents["checks.json"])
+    assert checks["release"] == manifest["digest"]
+    assert checks["python"] == f"{manifest['environment']['path']}/bin/python"
+
+
+def test_a_key_is_handed_over_by_the_launcher_and_is_nowhere_else() -> None:
+    contents = only(plan(api_key_file="/etc/enplace/key", listen="0.0.0.0"))["files"]
+    assert "LoadCredential=api-key:/etc/enplace/key" in contents["unit.service"]
+    assert "/launch.py" in contents["unit.service"]
+    assert "launch.py" in contents
+    assert json.loads(contents["checks.json"])["api_key_file"] == "/etc/enplace/key"
+    assert "launch.py" not in only(plan())["files"]
+
+
+def test_a_port_that_a_unit_of_ours_holds_is_the_activations_business() -> None:
+    ours = {"port": 8000, "address": "127.0.0.1", "pid": 7, "command": "vllm", "unit": "enplace-old.service"}
+    assert judged(facts(listeners=[ours])) == []
 
 
 # --- drafts, pins, and what is refused -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.enplace.inference.plugins.module_utils import assertions, host_facts, weights
+from ansible_collections.enplace.inference.plugins.module_utils import api_key, assertions, host_facts, weights
 from ansible_collections.enplace.inference.plugins.module_utils import environment as env
 from ansible_collections.enplace.inference.plugins.module_utils import release as releases
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, read_json, sha256_file
@@ -287,6 +287,12 @@ def _servers(plan: Entry, deep: bool, layout: Layout, systemd: Systemd) -> Found
             reason = str(state.failed.get("reason") or state.failed.get("what") or "it failed")
             found.add("releases", "failed release", record, "none: it is not tried again unless told to", reason)
         found.parts["releases"][release.slug] = not state.differences()
+        if server["api_key_file"]:
+            # What runs has its key already; the next start would not get one.
+            try:
+                api_key.check_key_file(server["api_key_file"])
+            except Failure as failure:
+                found.add("host", "API key", server["api_key_file"], failure.expected, failure.found)
         shown = asked.shown.get(release.unit, {})
         found.servers[release.slug] = {
             "recipe": release.recipe,

@@ -755,13 +755,15 @@ def _release(
 
 def release_files(unit: unit_file.Unit) -> dict[str, str]:
     """The files of a release that its unit decides: name to text."""
-    files = {"unit.service": unit_file.render(unit), "environment.conf": unit_file.render_environment(unit)}
-    if PROGRAMS["alive.py"].exists():
-        files["alive.service"], files["alive.timer"] = unit_file.render_alive(unit)
-    programs = {
-        name: path for name, path in PROGRAMS.items() if path.exists() and (name != LAUNCHER or unit.api_key_file)
+    service, timer = unit_file.render_alive(unit)
+    programs = {name: path for name, path in PROGRAMS.items() if name != LAUNCHER or unit.api_key_file}
+    return {
+        "unit.service": unit_file.render(unit),
+        "environment.conf": unit_file.render_environment(unit),
+        "alive.service": service,
+        "alive.timer": timer,
+        **{name: path.read_text(encoding="utf-8") for name, path in programs.items()},
     }
-    return {**files, **{name: path.read_text(encoding="utf-8") for name, path in programs.items()}}
 
 
 def _complete_check(check: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
