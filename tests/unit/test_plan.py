@@ -321,30 +321,34 @@ def test_two_recipes_that_a_host_would_name_alike_are_refused(tmp_path: Path) ->
     assert "is named on a host as enplace/smoke:cpu-x of enplace_recipes[0]" in text
 
 
-def gaudi(variant: str, **entry: Any) -> dict[str, Any]:
-    return {"recipe": f"Qwen/Qwen3-Coder-Next:{variant}", **entry}
+def test_cards_are_those_of_the_recipe_and_of_one_server(tmp_path: Path) -> None:
+    data = copy.deepcopy(next_model().document.data)
+    data["variants"] = {name: copy.deepcopy(data["variants"]["gaudi2-bf16-tp4"]) for name in ("one", "two")}
+    folder = tmp_path / "Qwen" / "Qwen3-Coder-Next"
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(json.dumps(data))
 
+    def entries(**second: Any) -> tuple[Any, ...]:
+        one, two = ("Qwen/Qwen3-Coder-Next:one", "Qwen/Qwen3-Coder-Next:two")
+        return one, {"recipe": two, "port": 8001, **second}
 
-def test_cards_are_those_of_the_recipe_and_of_one_server() -> None:
-    one, other = (name for name, each in next_model().variants.items() if each["accelerator"] == "gaudi2")
-    two = f"Qwen/Qwen3-Coder-Next:{other}"
-    count = next_model().variants[one].get("count", 1)
-    (target,) = found(gaudi(one))
-    assert target.cards == list(range(count))
-    (text,) = refused_entries(gaudi(one, cards=[0]))
-    assert f"inventory enplace_recipes[0].cards: is not the number of cards\n  expected: {count}" in text
+    def made(**second: Any) -> list[planner.Target]:
+        return planner.find_targets(settings(recipes=list(entries(**second))), [tmp_path])
+
+    (text,) = refused_entries(*entries(), folders=[tmp_path])
+    assert "inventory enplace_recipes[1].cards: uses cards of Qwen/Qwen3-Coder-Next:one" in text
+    assert "of [4, 5, 6, 7], or standby: true for one of the two" in text
+    (text,) = refused_entries(*entries(cards=[4]), folders=[tmp_path])
+    assert "inventory enplace_recipes[1].cards: is not the number of cards\n  expected: 4" in text
     (text,) = refused_entries({"recipe": SMOKE, "cards": [0]})
-    assert "has no cards to choose" in text
-    (text,) = refused_entries(gaudi(one), {"recipe": two, "port": 8001})
-    assert "inventory enplace_recipes[1].cards: uses cards of Qwen/Qwen3-Coder-Next" in text
-    assert "standby: true for one of the two" in text
-    standby = found(gaudi(one), {"recipe": two, "port": 8001, "standby": True})
-    assert planner.conflicts_of(standby[1], standby) == [standby[0].unit]
-    assert planner.conflicts_of(standby[0], standby) == []
-    other_count = standby[1].variant.get("count", 1)
-    beside = list(range(count, count + other_count))
-    apart = found(gaudi(one), {"recipe": two, "port": 8001, "cards": beside, "standby": True})
-    assert planner.conflicts_of(apart[1], apart) == []
+    assert "enplace/smoke:cpu has no cards to choose" in text
+    apart = made(cards=[4, 5, 6, 7])
+    assert [target.cards for target in apart] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    one, two = made(standby=True)
+    assert planner.conflicts_of(two, [one, two]) == [one.unit]
+    assert planner.conflicts_of(one, [one, two]) == []
+    one, two = made(standby=True, cards=[4, 5, 6, 7])
+    assert planner.conflicts_of(two, [one, two]) == []
 
 
 def twin(tmp_path: Path, change: Any = lambda variant: None) -> list[Path]:
