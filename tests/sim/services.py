@@ -282,6 +282,8 @@ class Host:
     def rest(self) -> list[str]:
         """What a finished activation must not leave behind, whatever became of it."""
         left = [str(path) for path in self.layout.candidates.rglob("*")]
-        left += [str(path) for path in self.layout.releases.rglob(".*")]
+        made = (self.layout.releases, self.layout.units, self.layout.history)
+        left += [str(path) for folder in made for path in folder.rglob(".*")]
+        left += [str(path) for path in self.layout.journal.parent.glob(".*")]
         left += [str(path) for path in (self.layout.journal, self.layout.lock) if path.exists()]
         return left

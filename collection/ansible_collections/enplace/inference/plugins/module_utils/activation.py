@@ -321,6 +321,8 @@ class Activator:
         files.remove(str(self.layout.failed(release.slug, release.digest)))
         with contextlib.suppress(OSError):
             os.rmdir(self.layout.failed(release.slug, release.digest).parent)
+        for slug in (release.slug, *retired):
+            self._sweep(slug)
         tx.finish("committed")
         result.removed += garbage.collect(self.layout, self.machine, self.options.keep, self.options.in_use)
 
@@ -394,10 +396,9 @@ class Activator:
             words.append(f"going back failed: {error}")
             return "; ".join(words)
         with contextlib.suppress(OSError):
-            if not tx.data["had_folder"]:
-                files.remove(str(candidate.path))
-                os.rmdir(candidate.path.parent)
+            unstage(candidate, keep=tx.data["had_folder"])
         with contextlib.suppress(OSError):
+            self._sweep(slug)
             tx.finish(outcome, serves=words)
         if words:
             return "; ".join(words)
@@ -408,13 +409,16 @@ class Activator:
         """Finish or undo what an earlier run left open; what was done, in words. What is wanted may be taken on."""
         tx = pending(self.layout)
         if tx is None:
+            # A run may have been killed while it wrote the first word of its journal.
+            self._sweep(release.slug if release else "")
             return ""
         result.changed = True
         whose = f"{tx.data.get('recipe') or tx.data['slug']} of {tx.data['begun']} ({tx.data['holder'] or 'unknown'})"
         if tx.data["kind"] == "remove":
             self._finish_removal(tx, result)
             return f"finished the removal of {whose}"
-        if tx.phase == "commit":
+        phase = tx.phase
+        if phase == "commit":
             self._commit(tx, releases.load(self.layout, tx.data["slug"], tx.data["digest"][:12]), result)
             if release is not None and release.digest == tx.data["digest"]:
                 result.outcome = "resumed"
@@ -423,8 +427,7 @@ class Activator:
             result.plan.append(f"go on with the activation of {release.unit} where an earlier run was cut off")
             self._prove(tx, release, result)
             result.outcome = "resumed"
-            return f"took the activation of {whose} further, which was cut off in phase {tx.phase}"
-        phase = tx.phase
+            return f"took the activation of {whose} further, which was cut off in phase {phase}"
         with contextlib.suppress(OSError):
             tx.enter(UNDOING)
         serves = self._undo(tx, "reverted" if "failure" in tx.data else "undone")
@@ -671,6 +674,19 @@ class Activator:
                 os.makedirs(path.parent, mode=0o755, exist_ok=True)
                 files.write_text(str(path), release.files[name])
 
+    def _sweep(self, slug: str) -> None:
+        """Remove what a run that was killed while it wrote has left beside the files that it wrote."""
+        folder = self.layout.folder(slug)
+        links = [folder / "current", folder / "previous"]
+        patterns = [(path.parent, f".{path.name}.*") for path in [*self._unit_files(slug), *links]]
+        patterns += [(folder / "failed", ".*.json.*"), (self.layout.history, ".*.json.*")]
+        patterns += [(self.layout.journal.parent, f".{self.layout.journal.name}.*")]
+        for place, pattern in patterns:
+            for left in place.glob(pattern):
+                files.remove(str(left))
+        # A folder that it kept from being removed.
+        _remove_files(path for path in self._unit_files(slug, (self.layout.candidates,)) if not path.exists())
+
     def _unit_files(self, slug: str, folders: Sequence[Path] = ()) -> list[Path]:
         """Every file that enplace installs as a unit of a recipe, and where a candidate of it lies."""
         unit = releases.unit_of(slug)
@@ -854,6 +870,7 @@ class Activator:
         gone = [Path(path) for path in tx.data["environments"] if Path(path) not in named and Path(path).is_dir()]
         used = self.machine.users(gone)
         result.removed += garbage.remove_environments(path for path in gone if path not in used)
+        self._sweep(slug)
         tx.finish("removed")
 
     # Small things
@@ -883,13 +900,28 @@ class Activator:
         return text
 
 
+def _beside(release: Release) -> tuple[Path, Path]:
+    """Where a release is made, and where the one that it replaces is until it is there."""
+    return release.path.with_name(f".{release.path.name}.new"), release.path.with_name(f".{release.path.name}.old")
+
+
+def unstage(release: Release, keep: bool) -> None:
+    """Take back a `stage` that was done or cut off. `keep`: the folder was there before."""
+    aside, old = _beside(release)
+    if old.exists() and not release.path.exists():
+        old.rename(release.path)
+    for left_over in (aside, old, *([] if keep else [release.path])):
+        files.remove(str(left_over))
+    if release.path.parent.is_dir() and not any(release.path.parent.iterdir()):
+        release.path.parent.rmdir()
+
+
 def stage(release: Release) -> None:
     """Put the release's files in place, complete or not at all; what runs is not touched."""
-    aside = release.path.with_name(f".{release.path.name}.new")
-    old = release.path.with_name(f".{release.path.name}.old")
+    aside, old = _beside(release)
     try:
-        for left_over in (aside, old):
-            files.remove(str(left_over))
+        if release.path.parent.is_dir():
+            unstage(release, keep=True)
         release.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         aside.mkdir(mode=0o755)
         # The manifest last: a directory without it is no release.
@@ -902,9 +934,7 @@ def stage(release: Release) -> None:
         files.remove(str(old))
     except OSError:
         with contextlib.suppress(OSError):
-            files.remove(str(aside))
-            if old.exists() and not release.path.exists():
-                old.rename(release.path)
+            unstage(release, keep=True)
         raise
 
 
