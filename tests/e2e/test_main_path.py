@@ -285,7 +285,7 @@ def test_a_flipped_bit_is_named_by_a_deep_status_and_stops_a_deep_run(lab: Lab, 
         result = status(run, demo, "-e", "enplace_deep=true")
         assert result.rc != 0
         assert f"environments: file {path}" in result.text
-        assert "1 differ from the plan" in result.message
+        assert "differences named above: 1" in result.message
         assert status(run, demo, "-e", "enplace_deep=true", "-e", "enplace_status_fail=false").rc == 0
         says(run("-l", demo, "-e", "enplace_deep=true"), path, "expected: sha256 ", "found: sha256 ")
     finally:

@@ -405,6 +405,15 @@ def test_a_flipped_bit_in_a_record_is_found_by_a_deep_look(planned: Planned) -> 
     assert planned.only(deep=True)["path"] == str(planned.file("demo_two.py"))
 
 
+def test_a_compiled_file_that_a_distribution_brings_is_compiled_anew_and_no_damage(planned: Planned) -> None:
+    record = planned.file("demo_two-2.0.dist-info") / "RECORD"
+    (compiled,) = planned.file("__pycache__").glob("demo_two.*.pyc")
+    record.write_text(record.read_text() + f"__pycache__/{compiled.name},sha256={'A' * 43},1\n")
+    assert state.changed_files(planned.environment["path"]) == []
+    record.write_text(record.read_text() + f"demo_three.py,sha256={'A' * 43},1\n")
+    assert len(state.changed_files(planned.environment["path"])) == 1
+
+
 def test_a_flipped_bit_in_the_weights_is_found_by_a_deep_look_only(planned: Planned) -> None:
     path = planned.snapshot / "model.safetensors"
     before, after = flip(path)

@@ -163,7 +163,8 @@ def _name_files(found: Found, part: str, what: str, files: Sequence[tuple[str, s
 def changed_files(path: str) -> list[tuple[str, str, str]]:
     """The files of an environment that are not as a RECORD says: path, expected, found. Every file is hashed.
 
-    What no RECORD gives a sum of (compiled Python files, RECORD itself) is not looked at. Where several distributions
+    What no RECORD gives a sum of (RECORD itself) is not looked at, nor are compiled Python files: they are made here,
+    also where a distribution brings its own, and Python compares them with their source. Where several distributions
     bring the same file, it is as it should be if it is as one of them says.
     """
     folder = env.site_packages(path)
@@ -176,7 +177,7 @@ def changed_files(path: str) -> list[tuple[str, str, str]]:
             continue
         for row in rows:
             kind, _equals, digest = row[1].partition("=")
-            if kind == "sha256":
+            if kind == "sha256" and not row[0].endswith(".pyc"):
                 wanted.setdefault(os.path.normpath(os.path.join(folder, row[0])), set()).add(_hexadecimal(digest))
     sums = _sums(wanted)
     return [
