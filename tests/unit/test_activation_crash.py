@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ OTHER = "org-other-cpu"
 @contextlib.contextmanager
 def killable(host: Host) -> Iterator[None]:
     """Every file that is written or removed is a point at which the process may be killed, too."""
-    write, remove, replace = files.write_bytes, files.remove, activation.os.replace
+    write, remove, replace = files.write_bytes, files.remove, os.replace
 
     def then(function: Callable[..., Any]) -> Callable[..., Any]:
         def done(*arguments: Any, **named: Any) -> Any:
@@ -49,9 +50,9 @@ def killable(host: Host) -> Iterator[None]:
     with (
         mock.patch.object(files, "write_bytes", written),
         mock.patch.object(files, "remove", then(remove)),
-        mock.patch.object(activation.os, "replace", then(replace)),
+        mock.patch.object(os, "replace", then(replace)),
         # What is real here is the order of things; the disk's own promise is not asked for.
-        mock.patch.object(files.os, "fsync"),
+        mock.patch.object(os, "fsync"),
     ):
         yield
 

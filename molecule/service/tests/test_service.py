@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 from testinfra.host import Host
@@ -39,8 +40,27 @@ def test_started_meant_that_a_completion_was_seen(host: Host) -> None:
 
 
 def test_current_names_the_release_whose_unit_is_installed(host: Host) -> None:
-    assert host.file(f"{RELEASES}/current").linked_to == f"{RELEASES}/0123456789ab"
-    installed = host.file(f"/etc/systemd/system/{UNIT}")
+    name = hashlib.sha256(b"simulated").hexdigest()[:12]
+    assert host.file(f"{RELEASES}/current").linked_to == f"{RELEASES}/{name}"
+    installed = host.file(f"/usr/local/lib/systemd/system/{UNIT}")
     assert installed.content_string == host.file(f"{RELEASES}/current/unit.service").content_string
     assert (installed.user, installed.mode) == ("root", 0o644)
-    assert host.check_output(f"ls -A {RELEASES}").split() == ["0123456789ab", "current"]
+    assert set(host.check_output(f"ls -A {RELEASES}").split()) == {name, "current"}
+    assert host.service(UNIT).systemd_properties["FragmentPath"] == installed.path
+
+
+def test_nothing_of_the_candidate_or_the_transaction_is_left(host: Host) -> None:
+    assert host.check_output("ls -A /run/systemd/system | grep enplace || true") == ""
+    assert not host.file("/var/lib/enplace/activation.json").exists
+    assert not host.file("/run/enplace/host.lock").exists
+
+
+def test_the_history_and_the_report_tell_of_the_run_that_serves(host: Host) -> None:
+    files = host.check_output("ls /var/lib/enplace/activations").split()
+    assert len(files) == 1
+    history = json.loads(host.file(f"/var/lib/enplace/activations/{files[0]}").content_string)
+    report = json.loads(host.file("/var/lib/enplace/reports/simulated/latest.json").content_string)
+    running = host.service(UNIT).systemd_properties["InvocationID"]
+    assert history["outcome"] == "committed"
+    assert history["invocation"] == report["unit"]["invocation"] == running
+    assert report["all_passed"] is True

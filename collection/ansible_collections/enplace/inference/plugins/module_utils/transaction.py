@@ -13,9 +13,11 @@ import contextlib
 import os
 import re
 import select
+import stat
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import files
@@ -106,18 +108,31 @@ def pending(layout: Layout) -> Transaction | None:
 
     Raises Failure for a journal that cannot be read: no run ever leaves one.
     """
-    data = files.read_json(str(layout.journal))
-    if data is None and not os.path.lexists(layout.journal):
+    if not os.path.lexists(layout.journal):
         return None
-    if data is None or data.get("format") != FORMAT:
+    data = _own_json(layout.journal)
+    slugs = [data.get("slug"), *data.get("retire", {})] if data else []
+    sound = all(isinstance(slug, str) and re.fullmatch(r"[a-z0-9-]+", slug) for slug in slugs)
+    if data is None or data.get("format") != FORMAT or not sound:
         raise Failure(
             "the journal of an earlier run cannot be read",
             where=str(layout.journal),
-            expected=f"a JSON object of format {FORMAT}",
-            found="something else" if data is None else f"format {data.get('format')}",
+            expected=f"a JSON object of format {FORMAT}, in a plain file of our own",
+            found="something else" if data is None or not sound else f"format {data.get('format')}",
             todo="look at what runs (systemctl status 'enplace-*'), remove the file, and run again",
         )
     return Transaction(layout, data)
+
+
+def _own_json(path: Path) -> dict[str, Any] | None:
+    """The object in a plain file of our own; None for anything else: others may write into the folder above."""
+    try:
+        state = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
+        return None
+    return files.read_json(str(path))
 
 
 def history(layout: Layout) -> list[str]:
@@ -138,7 +153,7 @@ def history(layout: Layout) -> list[str]:
 def last_committed(layout: Layout) -> dict[str, Any] | None:
     """The newest transaction that was committed; None where there is none."""
     for name in reversed(history(layout)):
-        data = files.read_json(str(layout.history / name))
+        data = _own_json(layout.history / name)
         if data is not None and data.get("outcome") == "committed":
             return data
     return None
