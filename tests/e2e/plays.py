@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def play(
         private_data_dir=str(scratch),
         project_dir=str(folder),
         playbook=playbook,
-        cmdline=" ".join(("-vvv", *arguments)),
+        cmdline=shlex.join(("-vvv", *arguments)),
         # The checkout's own Ansible, whatever the shell's PATH says.
         envvars={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(environment or {})},
         quiet=True,
