@@ -478,6 +478,13 @@ def test_a_key_is_handed_over_by_the_launcher_and_is_nowhere_else() -> None:
     assert "launch.py" not in only(plan())["files"]
 
 
+def test_a_fleet_needs_what_it_takes_weights_with() -> None:
+    without, with_it = (
+        planner.make_plan(targets(), facts(), source)["host"]["packages"] for source in ("hub", "fleet")
+    )
+    assert set(with_it) - set(without) == {"rsync"}
+
+
 def test_a_port_that_a_unit_of_ours_holds_is_the_activations_business() -> None:
     ours = {"port": 8000, "address": "127.0.0.1", "pid": 7, "command": "vllm", "unit": "enplace-old.service"}
     assert judged(facts(listeners=[ours])) == []

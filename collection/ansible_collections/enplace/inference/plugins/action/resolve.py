@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
                 },
                 variables,
             )
-            plan = planner.make_plan(targets, facts)
+            plan = planner.make_plan(targets, facts, settings["weights_source"])
             problems = planner.judge(plan, facts, settings, host)
             if problems:
                 raise RecipeError(problems)

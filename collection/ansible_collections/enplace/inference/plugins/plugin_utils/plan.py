@@ -48,6 +48,8 @@ TOOLS_LOCK = TOOLS / "requirements.lock.txt"
 TOOLS_BYTES = 400_000_000
 # What every host gets besides its engine's own packages: what a venv and TLS need.
 BASE_PACKAGES = ("ca-certificates", "python3-venv")
+# What hosts take weights from one another with.
+FLEET_PACKAGES = ("rsync",)
 UNPINNED = "unpinned"
 # The linter's rule about it.
 UNPINNED_RULE = "unpinned-revision"
@@ -530,7 +532,7 @@ def _judge_targets(targets: Sequence[Target]) -> Iterator[Problem]:
                 )
 
 
-def make_plan(targets: Sequence[Target], facts: Mapping[str, Any]) -> dict[str, Any]:
+def make_plan(targets: Sequence[Target], facts: Mapping[str, Any], weights_source: str = "hub") -> dict[str, Any]:
     """The plan of one host: the options of every role, as plain data. Raises RecipeError.
 
     facts: `arch` and `python` {path, version} as the module host_facts gives them. Of the result, `releases` is what
@@ -542,7 +544,7 @@ def make_plan(targets: Sequence[Target], facts: Mapping[str, Any]) -> dict[str, 
     platforms = [_platform(target, facts) for target in targets]
     tools = environment_digest(lock_digest(TOOLS_LOCK), facts["python"]["version"], [], [])
     tools_path = PREFIX / "tools" / tools[:DIGEST_NAME_LENGTH]
-    packages = set(BASE_PACKAGES)
+    packages = {*BASE_PACKAGES, *(FLEET_PACKAGES if weights_source == "fleet" else ())}
     environments: dict[str, dict[str, Any]] = {}
     releases, servers = [], {}
     for target, (lock, platform) in zip(targets, platforms, strict=True):
