@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights against their manifest. The client is a stand-in here; the real one is asked in the end-to-end tests."""
+"""Weights against their manifest. Client and hub are stand-ins here; the real client and the simulated hub are in the
+integration tests.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import http.server
 import json
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,7 @@ LARGE = "model.safetensors"
 # writes down how it was started.
 STAND_IN = """#!{python}
 import hashlib, json, os, pathlib, sys
-hub = pathlib.Path(os.environ["HF_ENDPOINT"])
+hub = pathlib.Path({root!r})
 argv = sys.argv[1:]
 options = {{argv[i]: argv[i + 1] for i in range(len(argv)) if argv[i] in ("--revision", "--cache-dir")}}
 names = argv[2 : argv.index("--revision")]
@@ -54,18 +59,42 @@ for name in names:
 """
 
 
+class Questions(http.server.BaseHTTPRequestHandler):
+    """A hub that has every file of the manifest, whatever its folder has. It gives nothing."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"gated": False, "siblings": [{"rfilename": name} for name in CONTENT]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def questions() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Questions) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 class Hub:
     """A folder in place of a hub, and a host's cache."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, endpoint: str) -> None:
         self.root = tmp_path / "hub"
         self.cache = tmp_path / "cache"
         for name, content in CONTENT.items():
             self.put(name, content)
         self.hf = tmp_path / "hf"
-        self.hf.write_text(STAND_IN.format(python=sys.executable))
+        self.hf.write_text(STAND_IN.format(python=sys.executable, root=str(self.root)))
         self.hf.chmod(0o755)
-        self.request = weights.Request(cache=str(self.cache), hf=str(self.hf), endpoint=str(self.root))
+        self.request = weights.Request(cache=str(self.cache), hf=str(self.hf), endpoint=endpoint)
 
     def put(self, name: str, content: bytes) -> None:
         path = self.root / "files" / name
@@ -92,8 +121,8 @@ class Hub:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Hub:
-    return Hub(tmp_path)
+def hub(tmp_path: Path, questions: str) -> Hub:
+    return Hub(tmp_path, questions)
 
 
 def manifest(**changed: bytes) -> list[dict[str, Any]]:
@@ -286,6 +315,7 @@ def test_files_beside_the_manifest_are_reported(hub: Hub) -> None:
 def test_a_token_reaches_the_client_by_its_environment_only(hub: Hub, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("hf_secret\n")
+    secret.chmod(0o600)
     hub.request = weights.Request(**{**vars(hub.request), "token_file": str(secret)})
     (hub.root / "fails").write_text("401 Client Error for token hf_secret")
     with pytest.raises(Failure, match="could not be downloaded") as caught:
@@ -302,17 +332,18 @@ def test_a_token_file_that_holds_none_is_refused(hub: Hub, tmp_path: Path, conte
     secret = tmp_path / "token"
     if content is not None:
         secret.write_text(content)
+        secret.chmod(0o600)
     hub.request = weights.Request(**{**vars(hub.request), "token_file": str(secret)})
     with pytest.raises(Failure, match="token cannot be read") as caught:
         hub.ensure()
-    assert caught.value.where == str(secret)
+    assert caught.value.where == f"{secret} (enplace_hub_token_file)"
     assert hub.calls() == []
 
 
 @pytest.mark.parametrize(
     ("output", "what", "todo"),
     [
-        ("OSError: [Errno 28] No space left on device", "disk is full", "goes on where it ended"),
+        ("OSError: [Errno 28] No space left on device", "disk is full", "whole files are kept"),
         ("Error: Access denied. Model 'a/b' requires approval.", "could not be downloaded", "accept the model's terms"),
         ("Error: 403 Client Error: Forbidden", "could not be downloaded", "accept the model's terms"),
         ("Error: Revision not found in model 'a/b'.", "could not be downloaded", "correct the revision"),

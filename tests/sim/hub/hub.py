@@ -28,6 +28,7 @@ Tests can order faults, and can ask what was requested:
     GET       /_sim/faults    the faults that are left
     DELETE    /_sim/faults    forget them all
     GET       /_sim/requests  the latest requests, oldest first; DELETE forgets them
+    GET       /_sim/bytes     bytes of files sent so far, by path; DELETE forgets them
 
 Standard library only, Python 3.11 or newer.
 """
@@ -245,6 +246,7 @@ class Fault:
     Attributes:
         path: pattern for the path of the request, as in a shell: `*/resolve/*/model.safetensors`.
         do: `status`: answer with `status` and nothing else;
+            `slow`: send no more than `rate` bytes a second from byte `after` of the file on;
             `cut`: close the connection after byte `after` of the file;
             `stall`: be silent for `seconds` after byte `after` of the file (with `after` 0: before the headers);
             `flip`: send byte `after` of the file with all bits turned over, with headers as if all were well.
@@ -253,6 +255,7 @@ class Fault:
         status: an HTTP status of 400 and more.
         after: byte of the file, counted from 0 whatever range is asked for.
         seconds: how long.
+        rate: bytes a second.
     """
 
     path: str
@@ -262,15 +265,17 @@ class Fault:
     status: int = 500
     after: int = 0
     seconds: float = 0.0
+    rate: int = 1_000_000
 
     def __post_init__(self) -> None:
         demands = [
             ("path", isinstance(self.path, str) and self.path != "", "a pattern"),
-            ("do", self.do in ("status", "cut", "stall", "flip"), "status, cut, stall or flip"),
+            ("do", self.do in ("status", "cut", "stall", "flip", "slow"), "status, cut, stall, flip or slow"),
             ("method", self.method in ("", "HEAD", "GET"), "HEAD, GET or nothing"),
             ("times", type(self.times) is int and self.times > 0, "a number above 0"),
             ("status", type(self.status) is int and 400 <= self.status <= 599, "a status from 400 to 599"),
             ("after", type(self.after) is int and self.after >= 0, "a number of bytes"),
+            ("rate", type(self.rate) is int and self.rate > 0, "bytes a second, above 0"),
             ("seconds", type(self.seconds) in (int, float) and self.seconds >= 0, "a number of seconds"),
         ]
         for field, good, expected in demands:
@@ -305,6 +310,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.quiet = quiet
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
+        self._bytes: collections.Counter[str] = collections.Counter()
         self._requests: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEPT_REQUESTS)
 
     def server_bind(self) -> None:
@@ -347,6 +353,18 @@ class Hub(http.server.ThreadingHTTPServer):
     def remember(self, entry: dict[str, Any]) -> None:
         with self._lock:
             self._requests.append(entry)
+
+    def count(self, path: str, sent: int) -> None:
+        with self._lock:
+            self._bytes[path] += sent
+
+    def bytes_sent(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._bytes)
+
+    def clear_bytes(self) -> None:
+        with self._lock:
+            self._bytes.clear()
 
     def requests(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -584,12 +602,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if fault and fault.do == "flip" and position == fault.after:
                 chunk[0] ^= 0xFF
             self.wfile.write(chunk)
+            self.server.count(urllib.parse.urlsplit(self.path).path, length)
             position += length
+            if fault and fault.do == "slow" and position > fault.after:
+                time.sleep(length / fault.rate)
 
     # --- what tests order ---
 
     def _simulation(self, parts: Sequence[str]) -> None:
-        known = {"faults": ("GET", "POST", "DELETE"), "requests": ("GET", "DELETE")}
+        known = {"faults": ("GET", "POST", "DELETE"), "requests": ("GET", "DELETE"), "bytes": ("GET", "DELETE")}
+        hub = self.server
         if len(parts) != 1 or parts[0] not in known:
             raise Answer(404, message=f"expected one of {', '.join('/_sim/' + name for name in known)}")
         if self.command not in known[parts[0]]:
@@ -597,12 +619,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command == "POST":
             try:
                 value = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
-                self.server.add_fault(Fault(**value))
+                hub.add_fault(Fault(**value))
             except (ValueError, TypeError, HubError) as error:
                 raise Answer(400, message=f"not a fault: {error}") from error
         elif self.command == "DELETE":
-            {"faults": self.server.clear_faults, "requests": self.server.clear_requests}[parts[0]]()
-        self._json(self.server.faults() if parts[0] == "faults" else self.server.requests())
+            forget = {"faults": hub.clear_faults, "requests": hub.clear_requests, "bytes": hub.clear_bytes}
+            forget[parts[0]]()
+        self._json({"faults": hub.faults, "requests": hub.requests, "bytes": hub.bytes_sent}[parts[0]]())
 
 
 def tree(repository: Repository, folder: str = "", recursive: bool = True) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ import os
 import pwd
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
@@ -23,6 +24,9 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 #: Return code of a command that was stopped at its deadline, as timeout(1) gives it.
 TIMED_OUT = 124
+
+#: Return code of a command that its watch gave up on.
+GIVEN_UP = 125
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Result:
         """One line for ``found:`` in an error."""
         if self.rc == TIMED_OUT:
             return "stopped at its deadline"
+        if self.rc == GIVEN_UP:
+            return "stopped: nothing came any more"
         if self.rc < 0:
             return f"ended by signal {-self.rc}"
         return f"return code {self.rc}"
@@ -92,14 +98,17 @@ def run(
     timeout_s: float = 60.0,
     user: str = "",
     keep: Sequence[int] = (),
+    watch: Callable[[int], bool] | None = None,
+    watch_every_s: float = 1.0,
 ) -> Result:
     """Run a program to its end, or to its deadline, and return what it said.
 
     ``env`` is the child's whole environment (default: `base_environment`). With ``user`` the child runs as that user,
     with its groups; only root may ask for another one. ``keep`` are file descriptors the child inherits: a lock's, so
     that it stays locked while the child works even if this process is killed. At the deadline the child's whole process
-    group is killed and the result's ``rc`` is `TIMED_OUT`. Raises Failure if the program is not there or the user does
-    not exist.
+    group is killed and the result's ``rc`` is `TIMED_OUT`. ``watch`` is called with the child's process id every
+    ``watch_every_s`` seconds; when it answers False the group is killed and ``rc`` is `GIVEN_UP`. Raises Failure if the
+    program is not there or the user does not exist.
     """
     identity: dict[str, object] = {}
     if user:
@@ -145,20 +154,29 @@ def run(
             found=str(error),
             todo="check the owner and the mode of the file and of the folders above it",
         ) from None
-    late = False
+    deadline, ended = time.monotonic() + timeout_s, 0
     try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        late = True
-        _kill_group(process.pid)
-        out, err = process.communicate()
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                out, err = process.communicate(timeout=min(left, watch_every_s) if watch else left)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= deadline:
+                    ended = TIMED_OUT
+                elif watch and not watch(process.pid):
+                    ended = GIVEN_UP
+            if ended:
+                _kill_group(process.pid)
+                out, err = process.communicate()
+                break
     except BaseException:
         _kill_group(process.pid)
         process.communicate()
         raise
     return Result(
         argv=tuple(argv),
-        rc=TIMED_OUT if late else process.returncode,
+        rc=ended or process.returncode,
         stdout=out.decode("utf-8", "replace"),
         stderr=err.decode("utf-8", "replace"),
     )

@@ -11,16 +11,19 @@ Standard library only, Python 3.9 or newer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.enplace.inference.plugins.module_utils.command import Result, base_environment, run
+from ansible_collections.enplace.inference.plugins.module_utils import download, fleet, hub_preflight
+from ansible_collections.enplace.inference.plugins.module_utils.command import GIVEN_UP, Result, base_environment, run
 from ansible_collections.enplace.inference.plugins.module_utils.files import (
     Failure,
     Lock,
@@ -36,12 +39,19 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import (
     sync_folder,
     write_json,
 )
+from ansible_collections.enplace.inference.plugins.module_utils.job import Progress
 
 #: Folder in the cache that remembers which files were hashed, so that a converged run need not hash them again.
 VERIFIED_NAME = "enplace-verified"
 
 #: Held while something is downloaded into a cache.
 LOCK_NAME = ".enplace.lock"
+
+#: The client downloads no larger file without Xet, in bytes: it refuses to.
+MAX_PLAIN_BYTES = 50_000_000_000
+
+#: Files that an error names; of more it says how many.
+NAMED_FILES = 8
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,11 @@ class Model:
     repo: str
     revision: str
     files: tuple[File, ...]
+
+    @property
+    def key(self) -> str:
+        """What a model is called in mappings: repository and the whole revision."""
+        return f"{self.repo}@{self.revision}"
 
     def __str__(self) -> str:
         return f"{self.repo}@{self.revision[:12]}"
@@ -145,11 +160,26 @@ def state_path(cache: str, model: Model) -> str:
     return os.path.join(cache, VERIFIED_NAME, "{}--{}.json".format(model.repo.replace("/", "--"), model.revision))
 
 
-def examine(cache: str, model: Model, deep: bool = False, remember: bool = True) -> list[Found]:
+def is_remembered(cache: str, model: Model) -> bool:
+    """Whether every file is there and was found whole before, judged by size, time of modification and inode alone."""
+    snapshot = snapshot_path(cache, model)
+    known = (read_json(state_path(cache, model)) or {}).get("files", {})
+    try:
+        return all(
+            known.get(file.path) == _identity(file, os.stat(os.path.join(snapshot, file.path))) for file in model.files
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def examine(
+    cache: str, model: Model, deep: bool = False, remember: bool = True, fresh: Mapping[str, str] | None = None
+) -> list[Found]:
     """Compare every file of a model with its manifest, in the manifest's order.
 
     A file that an earlier run hashed is not hashed again while size, time of modification and inode are the same,
-    unless ``deep``. Files found whole are flushed to the disk and then, with ``remember``, recorded.
+    unless ``deep``. Files found whole are flushed to the disk and then, with ``remember``, recorded. ``fresh`` are
+    SHA-256 by path of files that were hashed just now.
     """
     snapshot = snapshot_path(cache, model)
     known = (read_json(state_path(cache, model)) or {}).get("files", {})
@@ -166,7 +196,10 @@ def examine(cache: str, model: Model, deep: bool = False, remember: bool = True)
             continue
         if deep or known.get(file.path) != _identity(file, status):
             to_hash.append(file.path)
-    hashes = sha256_files(os.path.join(snapshot, path) for path in to_hash)
+    hashes = {os.path.join(snapshot, path): digest for path, digest in (fresh or {}).items()}
+    hashes.update(
+        sha256_files(path for path in (os.path.join(snapshot, name) for name in to_hash) if path not in hashes)
+    )
     result, entries = [], {}
     for file in model.files:
         status = stats.get(file.path)
@@ -237,7 +270,13 @@ def extra_files(cache: str, model: Model) -> list[str]:
 
 @dataclass(frozen=True)
 class Request:
-    """How weights are fetched. ``hf`` and ``token_file`` are paths on the host; ``user`` empty means this process's."""
+    """How weights are fetched. ``hf``, ``token_file`` and ``rsync`` are paths on the host; ``user`` empty means this
+    process's.
+
+    ``offers``: what neighbours offer, by the model's key; with one, the hub is asked for what the neighbour cannot give
+    alone. ``offline``: nothing is asked of any network. ``holder``: on whose behalf, for those who find the lock taken.
+    ``stall_s``: seconds without a byte after which the client is started again, ``restarts`` times at most.
+    """
 
     cache: str
     hf: str
@@ -246,45 +285,166 @@ class Request:
     user: str = ""
     ca_bundle: str = ""
     timeout_s: float = 86400.0
+    offline: bool = False
+    offers: Mapping[str, fleet.Offer] = field(default_factory=dict)
+    holder: str = ""
+    stall_s: float = 120.0
+    restarts: int = 3
+    rsync: str = "/usr/bin/rsync"
 
 
-def ensure(request: Request, models: Sequence[Model], deep: bool = False, check_mode: bool = False) -> dict[str, Any]:
+@dataclass
+class _Fetched:
+    bytes: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+def ensure(
+    request: Request,
+    models: Sequence[Model],
+    deep: bool = False,
+    check_mode: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Make every model whole; the module's result. Raises Failure: then a model may be in part there, and the next run
     goes on where this one ended.
 
-    In check mode nothing is written; files that would be downloaded are listed.
+    In check mode nothing is written, files that would be downloaded are listed, and the hub is asked whether it would
+    give them.
     """
-    results, missing_of = [], {}
-    for model in models:
-        found = examine(request.cache, model, deep, remember=not check_mode)
-        _refuse_damage(request.cache, model, found, check_mode)
-        missing_of[model] = [item.file for item in found if item.state != "whole"]
-    total = sum(file.size for files in missing_of.values() for file in files)
-    if total:
-        _demand_room(request, total)
-    for model in models:
-        missing = missing_of[model]
-        fetched = 0
-        if missing and not check_mode:
-            fetched = fetch(request, model, missing)
-        results.append(
-            {
-                "repo": model.repo,
-                "revision": model.revision,
-                "snapshot": snapshot_path(request.cache, model),
-                "files": len(model.files),
-                "bytes": sum(file.size for file in model.files),
-                "missing": [{"path": file.path, "bytes": file.size} for file in missing],
-                "downloaded_bytes": fetched,
-                "extra": extra_files(request.cache, model),
-            }
-        )
+    progress = progress or Progress()
+    progress.tell(phase="verifying", models=[str(model) for model in models])
+    missing_of = _missing(request, models, deep, check_mode)
+    fetched = {model: _Fetched() for model in models}
+    if any(missing_of.values()):
+        if check_mode:
+            _demand_all(request, missing_of)
+        else:
+            with _locked(request, progress) as lock:
+                # Whoever held the lock until now may have fetched the same.
+                still = _missing(request, models, False, check_mode)
+                _demand_all(request, still)
+                left = _Counter(progress, sum(file.size for files in still.values() for file in files))
+                for model, files in still.items():
+                    if files:
+                        fetched[model] = _fetch(request, model, files, lock, left)
+    results = [
+        {
+            "repo": model.repo,
+            "revision": model.revision,
+            "snapshot": snapshot_path(request.cache, model),
+            "files": len(model.files),
+            "bytes": sum(file.size for file in model.files),
+            "missing": [{"path": file.path, "bytes": file.size} for file in missing_of[model]],
+            "downloaded_bytes": fetched[model].bytes,
+            "extra": extra_files(request.cache, model),
+        }
+        for model in models
+    ]
     return {
         "changed": any(missing_of.values()),
         "models": results,
-        "downloaded_bytes": sum(entry["downloaded_bytes"] for entry in results),
-        "missing_bytes": total,
+        "downloaded_bytes": sum(one.bytes for one in fetched.values()),
+        "missing_bytes": sum(file.size for files in missing_of.values() for file in files),
+        "warnings": [warning for one in fetched.values() for warning in one.warnings],
     }
+
+
+def _missing(request: Request, models: Sequence[Model], deep: bool, check_mode: bool) -> dict[Model, list[File]]:
+    """The files of each model that are to be fetched. Raises Failure for damage, and for anything missing offline."""
+    found = {model: examine(request.cache, model, deep, remember=not check_mode) for model in models}
+    if request.offline:
+        _demand_whole_offline(request, found)
+    for model, items in found.items():
+        _refuse_damage(request.cache, model, items, check_mode)
+    return {model: [item.file for item in items if item.state != "whole"] for model, items in found.items()}
+
+
+def _demand_whole_offline(request: Request, found: Mapping[Model, Sequence[Found]]) -> None:
+    for model, items in found.items():
+        lines = [f"{item.file.path}: {item.said()}" for item in items if item.state != "whole"]
+        if not lines:
+            continue
+        snapshot = snapshot_path(request.cache, model)
+        wanted = [
+            f"{item.file.path}: {item.file.size} bytes, sha256 {item.file.sha256}"
+            for item in items
+            if item.state != "whole"
+        ]
+        raise Failure(
+            what="the weights are not whole, and the host is not to ask any network for them",
+            where=f"{model}: {snapshot} (enplace_weights_source: offline)",
+            expected=_listed(wanted),
+            found=_listed(lines),
+            todo=f"on a machine with a network: hf download {model.repo} --revision {model.revision} --cache-dir hub; "
+            f"then bring {os.path.basename(repository_path('', model.repo))} as it is, links included (rsync -a, tar), "
+            f"into {request.cache}, owned by {request.user or 'the user who serves'}; single files may also be put "
+            "straight into the snapshot's folder",
+        )
+
+
+def _listed(lines: Sequence[str]) -> str:
+    more = f"\nand {len(lines) - NAMED_FILES} more" if len(lines) > NAMED_FILES else ""
+    return "\n".join(lines[:NAMED_FILES]) + more
+
+
+def _demand_all(request: Request, missing_of: Mapping[Model, Sequence[File]]) -> None:
+    """Whatever can be known to be in the way before the first byte. Raises Failure."""
+    wanted = {model: files for model, files in missing_of.items() if files}
+    if not wanted:
+        return
+    total = sum(file.size for files in wanted.values() for file in files)
+    staged = sum(fleet.staged_bytes(repository_path(request.cache, model.repo)) for model in wanted)
+    token = hub_preflight.read_token(request.token_file)
+    for model, files in wanted.items():
+        if model.key not in request.offers:
+            _ask_hub(request, model, files, token)
+    _demand_room(request, max(0, total - staged))
+
+
+def _ask_hub(request: Request, model: Model, files: Sequence[File], token: str) -> None:
+    paths = [file.path for file in files]
+    hub_preflight.demand(request.endpoint, model.repo, model.revision, paths, token, request.ca_bundle)
+
+
+@contextlib.contextmanager
+def _locked(request: Request, progress: Progress) -> Iterator[Lock]:
+    """The cache's lock. Another run's download is waited for, and named: it is of use to this one, too."""
+    owner = _owner(request.user)[1] if request.user else (-1, -1)
+    if not os.path.isdir(request.cache):
+        os.makedirs(request.cache, mode=0o755)
+        os.chown(request.cache, *owner)
+    lock = Lock(os.path.join(request.cache, LOCK_NAME), "downloading weights", request.holder)
+    deadline = time.monotonic() + request.timeout_s
+    while True:
+        try:
+            lock.__enter__()
+            break
+        except Failure as failure:
+            if time.monotonic() >= deadline:
+                raise
+            progress.tell(phase=f"waiting for another run ({failure.found})")
+            time.sleep(1.0)
+    try:
+        yield lock
+    finally:
+        lock.__exit__(None, None, None)
+
+
+class _Counter:
+    """Adds up what comes of several models, for the one line that people see."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def of(self, model: Model, size: int, base: int) -> Callable[[int], None]:
+        """What is told the bytes in a folder, where ``base`` of them are not of this download."""
+
+        def told(have: int) -> None:
+            done = self.done + min(size, max(0, have - base))
+            self.progress.tell(phase="downloading", model=str(model), done=done, total=self.total)
+
+        return told
 
 
 def _refuse_damage(cache: str, model: Model, found: Sequence[Found], check_mode: bool) -> None:
@@ -361,7 +521,6 @@ def _discard(cache: str, path: str) -> None:
 
 def _demand_room(request: Request, total: int) -> None:
     room = space(request.cache)
-    # What a cut download left does not count: hf 2.4 names its unfinished files anew in every process.
     if total > room.free:
         raise Failure(
             what="the disk is too small for the weights",
@@ -379,45 +538,112 @@ def _size(path: str) -> int:
         return 0
 
 
-def fetch(request: Request, model: Model, missing: Sequence[File]) -> int:
-    """Download the missing files of a model and verify them; the bytes that were added to the cache. Raises Failure."""
-    home = ""
-    owner = (-1, -1)
-    if request.user:
-        entry = _user(request.user)
-        home, owner = entry.pw_dir, (entry.pw_uid, entry.pw_gid)
-    if not os.path.isdir(request.cache):
-        os.makedirs(request.cache, mode=0o755)
-        os.chown(request.cache, *owner)
-    token = _token(request.token_file)
-    with Lock(os.path.join(request.cache, LOCK_NAME), f"downloading {model}") as lock:
-        blobs = os.path.join(repository_path(request.cache, model.repo), "blobs")
-        before = _sizes(blobs)
+def _fetch(request: Request, model: Model, missing: Sequence[File], lock: Lock, counter: _Counter) -> _Fetched:
+    """Bring the missing files of a model and verify them. Raises Failure."""
+    fetched, digests = _Fetched(), {}
+    home, owner = _owner(request.user) if request.user else ("", (-1, -1))
+    size = sum(file.size for file in missing)
+    offered = request.offers.get(model.key)
+    if offered:
+        repository = repository_path(request.cache, model.repo)
+        taker = fleet.Taker(
+            repository,
+            snapshot_path(request.cache, model),
+            request.user,
+            owner,
+            request.stall_s,
+            request.rsync,
+            (lock.handle,),
+            request.timeout_s,
+        )
+        taken = fleet.take(offered, taker, missing, counter.of(model, size, 0))
+        digests, fetched.bytes = taken.digests, taken.bytes
+        missing = [file for file in missing if file.path not in digests]
+        if missing:
+            fetched.warnings = [f"{model}: {reason}; taken from the hub instead" for reason in taken.reasons]
+    if missing:
+        token = hub_preflight.read_token(request.token_file)
+        try:
+            if offered:
+                _ask_hub(request, model, missing, token)
+            fetched.bytes += _download(request, model, missing, lock, counter, (home, owner, token))
+        except Failure as failure:
+            if fetched.warnings:
+                failure.detail = "\n".join([*fetched.warnings, failure.detail]).rstrip()
+            raise
+    counter.progress.tell(phase="verifying", model=str(model))
+    _demand_whole(request.cache, model, digests)
+    counter.done += size
+    return fetched
+
+
+def _download(
+    request: Request,
+    model: Model,
+    missing: Sequence[File],
+    lock: Lock,
+    counter: _Counter,
+    identity: tuple[str, tuple[int, int], str],
+) -> int:
+    """Let the hub's client download files; the bytes that were added to the cache. Raises Failure.
+
+    A client that gets nothing for ``stall_s`` seconds is killed and started again, and so is one that gave up on its
+    connection after bytes had come. From the second time on it does without Xet.
+    """
+    home, owner, token = identity
+    repository = repository_path(request.cache, model.repo)
+    blobs = os.path.join(repository, "blobs")
+    size = sum(file.size for file in missing)
+    download.remove_unfinished(repository)
+    before, base, most = _sizes(blobs), download.bytes_in(blobs), 0
+    plain_from = 2 if all(file.size <= MAX_PLAIN_BYTES for file in missing) else request.restarts + 1
+    # It dies with this process: nobody else would see that it hangs.
+    argv = ["setpriv", "--pdeathsig", "KILL", "--", request.hf, "download", model.repo]
+    argv += [*(file.path for file in missing), "--revision", model.revision, "--cache-dir", request.cache, "--quiet"]
+    for number in range(request.restarts + 1):
+        download.remove_unfinished(repository)
+        begin = download.bytes_in(blobs)
+        watch = download.Watchdog(blobs, request.stall_s, counter.of(model, size, base))
         # What the client keeps besides the cache (its logs, its search for updates) is of no use to the next run.
         scratch = tempfile.mkdtemp(prefix="enplace-hf-")
         try:
             os.chown(scratch, *owner)
-            argv = [request.hf, "download", model.repo, *(file.path for file in missing)]
-            argv += ["--revision", model.revision, "--cache-dir", request.cache, "--quiet"]
-            result = run(
-                argv,
-                env=_child_environment(request, home, scratch, token),
-                timeout_s=request.timeout_s,
-                user=request.user,
-                keep=[lock.handle],
-            )
+            env = _child_environment(request, home, scratch, token)
+            if number >= plain_from:
+                env["HF_HUB_DISABLE_XET"] = "1"
+            result = run(argv, env=env, timeout_s=request.timeout_s, user=request.user, keep=[lock.handle], watch=watch)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        if not result.ok:
+        most = max(most, watch.most - base)
+        if result.ok:
+            break
+        passing = watch.most > begin and re.search(_PASSING, result.tail(8), re.IGNORECASE)
+        if result.rc != GIVEN_UP and not (passing and number < request.restarts):
+            download.remove_unfinished(repository)
             raise _download_failed(request, model, result, token)
-        added = sum(size for name, size in _sizes(blobs).items() if name not in before)
-        _demand_whole(request.cache, model)
-    return added
+        counter.progress.tell(phase=f"started again ({number + 1} of {request.restarts}): {result.said()}")
+    else:
+        download.remove_unfinished(repository)
+        raise _stalled(request, model, size, most, plain_from)
+    return sum(size for name, size in _sizes(blobs).items() if name not in before)
 
 
-def _user(name: str) -> pwd.struct_passwd:
+def _stalled(request: Request, model: Model, size: int, most: int, plain_from: int) -> Failure:
+    plain = max(0, request.restarts + 1 - plain_from)
+    tries = f"{request.restarts + 1} tries" + (f", the last {plain} without Xet" if plain else "")
+    return Failure(
+        what="the download stands still",
+        where="{} from {}".format(model, request.endpoint or "the hub's default address"),
+        expected=f"bytes within {request.stall_s:.0f} s (weights_stall_s)",
+        found=f"{sized(max(0, most))} of {sized(size)} came in {tries}",
+        todo="check the line and enplace_hub_endpoint, and run again: whole files are kept, unfinished ones begin anew",
+    )
+
+
+def _owner(name: str) -> tuple[str, tuple[int, int]]:
+    """Home, uid and gid of a user. Raises Failure."""
     try:
-        return pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError:
         raise Failure(
             what="no such user",
@@ -426,31 +652,7 @@ def _user(name: str) -> pwd.struct_passwd:
             found="none in the user database",
             todo="run the host role first, it makes the user",
         ) from None
-
-
-def _token(path: str) -> str:
-    if not path:
-        return ""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            token = stream.read().strip()
-    except OSError as error:
-        raise Failure(
-            what="the hub's token cannot be read",
-            where=path,
-            expected="a file on the host that holds the token, mode 0600",
-            found=error.strerror or str(error),
-            todo="put the file there, or leave enplace_hub_token_file out if the repository is public",
-        ) from None
-    if not token or len(token.split()) != 1:
-        raise Failure(
-            what="the hub's token cannot be read",
-            where=path,
-            expected="one word",
-            found="an empty file" if not token else "more than one word",
-            todo="write the token, and nothing else, into the file",
-        )
-    return token
+    return entry.pw_dir, (entry.pw_uid, entry.pw_gid)
 
 
 def _child_environment(request: Request, home: str, scratch: str, token: str) -> dict[str, str]:
@@ -487,9 +689,9 @@ def _sizes(folder: str) -> dict[str, int]:
     return {name: _size(os.path.join(folder, name)) for name in names if not name.endswith(".incomplete")}
 
 
-def _demand_whole(cache: str, model: Model) -> None:
+def _demand_whole(cache: str, model: Model, fresh: Mapping[str, str] | None = None) -> None:
     """Verify a model after its download. What is wrong is removed, so that the next run downloads it again."""
-    for item in examine(cache, model):
+    for item in examine(cache, model, fresh=fresh):
         if item.state == "whole":
             continue
         path = os.path.join(snapshot_path(cache, model), item.file.path)
@@ -515,6 +717,12 @@ def _demand_whole(cache: str, model: Model) -> None:
         )
 
 
+# What passes, if anything passes: the line, or a hub that is busy.
+_PASSING = (
+    r"\b(429|5\d\d)\b|timed out|Timeout|Connection|ConnectError|ReadError|RemoteProtocolError|IncompleteRead|"
+    r"Consistency check|name resolution|Name or service|Network is unreachable"
+)
+
 # Looked through in this order: what the client says of a cut line may also hold "not found", and so on.
 _ADVICE = (
     (
@@ -532,7 +740,7 @@ _ADVICE = (
     (
         r"name resolution|Name or service|Connection refused|Failed to connect|ConnectError|Network is unreachable|"
         r"No route to host|timed out|Timeout|Local entry not found|LocalEntryNotFound",
-        "the host does not reach the hub: check network, proxy and enplace_hub_endpoint; run again to go on",
+        "the host does not reach the hub: check network, proxy and enplace_hub_endpoint; then run again",
     ),
     (
         r"gated|Access denied|requires approval|\b40[13]\b|Unauthorized|Forbidden",
@@ -556,10 +764,10 @@ def _download_failed(request: Request, model: Model, result: Result, token: str)
             where=f"{request.cache} (mounted at {room.mount})",
             expected=f"room for {model}",
             found=f"{sized(room.free)} free of {sized(room.total)}",
-            todo="free space there and run again: the download goes on where it ended",
+            todo="free space there and run again: whole files are kept",
             detail=output,
         )
-    todo = "read the output below and run again: the download goes on where it ended"
+    todo = "read the output below and run again: whole files are kept"
     for pattern, advice in _ADVICE:
         if re.search(pattern, output, re.IGNORECASE):
             todo = advice

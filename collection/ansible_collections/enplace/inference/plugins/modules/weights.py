@@ -15,11 +15,21 @@ description:
     downloads what is missing with the hub's own client (C(hf download)).
   - Files that were verified are remembered in C(enplace-verified) in the cache, and not hashed again as long as size,
     time of modification and inode are the same.
+  - Before the first byte the hub is asked, once for each repository, whether it will give the files to this token, and
+    the room on the disk is compared with what is missing.
+  - Seen from a play, the download is done by a process of its own on the host, which goes on to its end if the
+    controller dies. The play shows how far it is. A second run waits for it, and names it.
+  - A client that gets no byte for O(stall_s) seconds is killed and started again. Whole files are kept; hf 2.4 begins
+    unfinished ones anew in each process, whatever a killed one had of them.
   - A file that is not as the manifest says is an error and is removed, unless the manifest is what is wrong. A snapshot
     is never reported whole unless all of its files are.
 attributes:
   check_mode:
-    description: Lists what would be downloaded. Files not verified before are hashed.
+    description:
+      - Lists what would be downloaded, and asks the hub whether it would give it. Files not verified before are hashed.
+    support: full
+  action:
+    description: Runs on the controller, where it shows how far a download is.
     support: full
   diff_mode:
     description: Lists the files that are there, before and after.
@@ -73,7 +83,9 @@ options:
     description: Address of the hub. Default is the client's own.
     type: str
   token_file:
-    description: A file on the host that holds the hub's token. It reaches the client by its environment only.
+    description:
+      - A file on the host that holds the hub's token, mode 0600 or stricter. It reaches the client by its environment
+        only.
     type: path
   user:
     description: The user who downloads and owns the files. Default is the user the module runs as.
@@ -86,9 +98,66 @@ options:
     type: bool
     default: false
   timeout_s:
-    description: Seconds after which the download of one repository is stopped. The next run goes on where it ended.
+    description: Seconds after which the download of one repository is stopped. The next run keeps whole files.
     type: int
     default: 86400
+  offline:
+    description:
+      - Ask no network for anything. Weights that are not whole are then an error, which names them and their place.
+    type: bool
+    default: false
+  stall_s:
+    description: Seconds without a byte after which the client is started again.
+    type: int
+    default: 120
+  restarts:
+    description: How often at most. From the second time on the client does without Xet, if no file exceeds 50 GB.
+    type: int
+    default: 3
+  offers:
+    description:
+      - What neighbours offer (see M(enplace.inference.fleet)). The hub is asked only for what they cannot give.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      model:
+        description: Repository and revision, joined by C(@).
+        type: str
+        required: true
+      name:
+        description: The neighbour, for messages.
+        type: str
+        required: true
+      address:
+        description: Its address.
+        type: str
+        required: true
+      port:
+        description: The port of its daemon.
+        type: int
+        required: true
+      run:
+        description: The name under which the neighbour lets this host in.
+        type: str
+        required: true
+      etags:
+        description: How the content of each file is called in the neighbour's cache, by path.
+        type: dict
+        required: true
+  secret:
+    description: What the neighbours want to hear. It reaches rsync by its environment only.
+    type: str
+  holder:
+    description: On whose behalf this is done; who finds the cache locked reads it.
+    type: str
+    default: ""
+  background:
+    description:
+      - Where something is to be done, begin it in a process of its own and return the name of the file that tells how
+        far it is. The action plugin sets this.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -146,6 +215,10 @@ missing_bytes:
   description: Size of the files that were not whole when the module came.
   returned: success
   type: int
+job:
+  description: The file that tells how far the work is, where it was begun in the background.
+  returned: with O(background), where something is to be done
+  type: str
 failure:
   description: The error by field. The keys are what, where, expected, found and todo.
   returned: on failure
@@ -155,8 +228,9 @@ failure:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.enplace.inference.plugins.module_utils import weights
+from ansible_collections.enplace.inference.plugins.module_utils import job, weights
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+from ansible_collections.enplace.inference.plugins.module_utils.fleet import Offer
 
 
 def diff_of(models: t.Sequence[weights.Model], result: dict[str, t.Any]) -> list[dict[str, str]]:
@@ -177,6 +251,10 @@ def diff_of(models: t.Sequence[weights.Model], result: dict[str, t.Any]) -> list
     return diffs
 
 
+def offer_of(asked: dict[str, t.Any], secret: str) -> Offer:
+    return Offer(asked["name"], asked["address"], asked["port"], asked["run"], secret, asked["etags"])
+
+
 def main() -> None:
     file_spec = {
         "path": {"type": "str", "required": True},
@@ -187,6 +265,14 @@ def main() -> None:
         "repo": {"type": "str", "required": True},
         "revision": {"type": "str", "required": True},
         "files": {"type": "list", "elements": "dict", "required": True, "options": file_spec},
+    }
+    offer_spec = {
+        "model": {"type": "str", "required": True},
+        "name": {"type": "str", "required": True},
+        "address": {"type": "str", "required": True},
+        "port": {"type": "int", "required": True},
+        "run": {"type": "str", "required": True},
+        "etags": {"type": "dict", "required": True},
     }
     module = AnsibleModule(
         argument_spec={
@@ -199,6 +285,13 @@ def main() -> None:
             "ca_bundle": {"type": "path"},
             "deep": {"type": "bool", "default": False},
             "timeout_s": {"type": "int", "default": 86400},
+            "offline": {"type": "bool", "default": False},
+            "stall_s": {"type": "int", "default": 120},
+            "restarts": {"type": "int", "default": 3},
+            "offers": {"type": "list", "elements": "dict", "default": [], "options": offer_spec},
+            "secret": {"type": "str", "no_log": True},
+            "holder": {"type": "str", "default": ""},
+            "background": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -211,15 +304,30 @@ def main() -> None:
         user=asked["user"] or "",
         ca_bundle=asked["ca_bundle"] or "",
         timeout_s=asked["timeout_s"],
+        offline=asked["offline"],
+        offers={offer["model"]: offer_of(offer, asked["secret"] or "") for offer in asked["offers"]},
+        holder=asked["holder"],
+        stall_s=asked["stall_s"],
+        restarts=asked["restarts"],
     )
     try:
         models = weights.parse_models(asked["models"])
-        result = weights.ensure(request, models, deep=asked["deep"], check_mode=module.check_mode)
+
+        def work(progress: job.Progress) -> dict[str, t.Any]:
+            done = weights.ensure(request, models, asked["deep"], module.check_mode, progress)
+            return {**done, "diff": diff_of(models, done)}
+
+        idle = not asked["deep"] and all(weights.is_remembered(request.cache, model) for model in models)
+        if asked["background"] and not module.check_mode and not idle:
+            module.exit_json(changed=False, job=job.start(work))
+        result = work(job.Progress())
     except Failure as failure:
         module.fail_json(msg=str(failure), failure=failure.fields())
     except OSError as error:
         module.fail_json(msg="{}: {}".format(error.filename or asked["cache"], error.strerror or error))
-    module.exit_json(diff=diff_of(models, result), **result)
+    for warning in result.pop("warnings"):
+        module.warn(warning)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":
