@@ -100,10 +100,17 @@ def answers(url: str, model: str, timeout_s: float, key: str = "") -> tuple[bool
 def alive(pid: int) -> bool:
     """Whether a process still runs. One that has ended and waits to be collected does not."""
     try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    # Under ProtectProc=invisible with PrivateUsers=yes the folder of the server's process is hidden from this one.
+    try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             state = stream.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return True
     return state not in ("Z", "X")
 
 
