@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation on a real host with real systemd: what moving the unit does, power cuts, killed runs, two controllers.
 
-The server is simulated (tests/sim/liar.py), so that a start takes seconds; units, checks and playbooks are the real ones.
+The server is simulated (tests/sim/liar.py), so that a start takes seconds; units, checks and playbooks are real.
 """
 
 from __future__ import annotations
