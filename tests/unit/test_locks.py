@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,18 @@ def test_what_is_asked_for_wrongly_is_said(
     with pytest.raises(RecipeError) as caught:
         locks.lock(reference, engines=folder, uv=uv_program(), **options)  # type: ignore[arg-type]
     assert expected in str(caught.value)
+
+
+def test_a_moment_that_the_index_may_not_have_caught_up_with_is_refused(folder: Path, index: Index) -> None:
+    index.add("demo-engine", "1.0")
+    near = (datetime.now(UTC) - timedelta(days=locks.SETTLED_DAYS - 1)).strftime("%Y-%m-%d")
+    with pytest.raises(RecipeError, match="the index may still get files of before it"):
+        lock(folder, index, exclude_newer=near)
+    assert not (folder / "demo" / "1.0.0" / "cpu.lock.txt").exists()
+    past = (datetime.now(UTC) - timedelta(days=locks.SETTLED_DAYS + 2)).strftime("%Y-%m-%d")
+    assert lock(folder, index, exclude_newer=past).written
+    # Whether a lock is what its inputs say may always be asked.
+    assert not lock(folder, index, exclude_newer=near, check=True).written
 
 
 def test_a_value_that_was_edited_meanwhile_is_not_overwritten(folder: Path) -> None:

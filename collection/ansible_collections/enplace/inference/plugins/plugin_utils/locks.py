@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ansible_collections.enplace.inference.plugins.module_utils.environment import parse_lock
@@ -29,6 +30,8 @@ TIMEOUT_S = 600.0
 _PASSED = ("UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+# A file may show up in an index, and later in its mirrors, after the moment it says it was uploaded at.
+SETTLED_DAYS = 3
 
 
 class LockError(RecipeError):
@@ -295,7 +298,8 @@ def lock(
     """Make the locks that `<engine>` or `<engine>/<version>` names; what came of each. Raises RecipeError.
 
     platform: only this one, by its accelerator or its lock's name. exclude_newer: another moment than the manifest
-    records, as 2026-07-28 or 2026-07-28T00:00:00Z; the manifest is told. check: nothing is written.
+    records, as 2026-07-28 or 2026-07-28T00:00:00Z; the manifest is told. It must lie
+    `SETTLED_DAYS` back. check: nothing is written.
     uv, find_links, index_url: as for `compile_lock`.
     """
     moment = _moment(exclude_newer)
@@ -309,6 +313,9 @@ def lock(
     if not chosen:
         known = [entry.accelerator for document in _manifests(reference, engines) for entry in platforms(document)]
         raise _refuse(reference, "has no such platform", platform, did_you_mean(platform, known), "name one of these")
+    if not check:
+        for _document, _index, entry in chosen:
+            _demand_settled(moment or entry.exclude_newer)
     outcomes = []
     for document, index, entry in chosen:
         wanted = replace(entry, exclude_newer=moment or entry.exclude_newer)
@@ -329,6 +336,15 @@ def _moment(text: str) -> str:
     if not _DAY.fullmatch(text):
         raise _refuse("--exclude-newer", "is no date", text, "2026-07-28 or 2026-07-28T00:00:00Z", "correct it")
     return f"{text}T00:00:00Z"
+
+
+def _demand_settled(moment: str) -> None:
+    """Raises LockError for a moment so near that the index may not have all of its files yet: no lock for good."""
+    settled = datetime.now(UTC) - timedelta(days=SETTLED_DAYS)
+    latest = settled.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if moment > latest:
+        what = "is so near that the index may still get files of before it: another run would lock them"
+        raise _refuse("exclude_newer", what, moment, f"{latest} or earlier", "name an earlier day by --exclude-newer")
 
 
 def _manifests(reference: str, engines: Path) -> list[Document]:

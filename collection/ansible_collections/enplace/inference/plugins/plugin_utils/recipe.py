@@ -424,7 +424,7 @@ class _Reader:
         return key
 
     def begin(self, event: Any) -> None:
-        container: dict[str, Any] | list[Any] = {} if type(event) is yaml.MappingStartEvent else []
+        container: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         self.plain_event(event)
         if self.stack and isinstance(self.stack[-1].container, dict) and self.stack[-1].name is None:
             self.stop(event, "a key must be a plain word", "a list or mapping as key", "text", "write the key as text")

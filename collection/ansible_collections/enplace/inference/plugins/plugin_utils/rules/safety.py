@@ -101,7 +101,7 @@ def secret(subject: Subject) -> Iterator[Problem]:
         parts += [(("model",), subject.model), (("sources",), subject.document.data.get("sources", {}))]
     for base, part in parts:
         texts = list(strings(part))
-        whole = "\n".join(text for _, text in texts)
+        whole = "\n".join(text for _key, text in texts)
         marks = [mark for mark in SECRET_MARKS if mark in whole]
         for key, text in texts if marks else ():
             match = any(mark in text for mark in marks) and SECRET_VALUE.search(text)
