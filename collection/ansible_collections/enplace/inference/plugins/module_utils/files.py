@@ -175,10 +175,11 @@ def _hash_file(path: str, digest: Any) -> str:
 def sha256_files(paths: Iterable[str], threads: int = 0) -> dict[str, str]:
     """SHA-256 of many files, several at a time: ``{path: 64 hexadecimal digits}``.
 
-    ``threads`` 0 means one for each CPU, at most 8. Raises OSError for the first file that cannot be read.
+    ``threads`` 0 means one for each CPU, at most 32. Raises OSError for a file that cannot be read.
     """
-    unique = sorted(set(paths))
-    workers = threads or min(8, os.cpu_count() or 1)
+    # The largest first: one that comes last keeps one CPU at work and all others waiting.
+    unique = sorted(set(paths), key=lambda path: (-os.path.getsize(path), path))
+    workers = threads or min(32, os.cpu_count() or 1)
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
         return dict(zip(unique, pool.map(sha256_file, unique)))
 
