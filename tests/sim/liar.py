@@ -14,6 +14,7 @@ import http.server
 import itertools
 import json
 import math
+import os
 import re
 import threading
 import time
@@ -152,6 +153,15 @@ WIRE = {
     "error_401": "HTTP 401",
     "redirect": "HTTP 302 to somewhere else",
 }
+# Lies that no check is for: about the key, and about being alive.
+OTHER = {
+    "key_ignored": "answers whatever the key",
+    "key_in_replies": "every reply is the key that was asked with",
+    "echoes_headers": "HTTP 500 with all headers of the request in it",
+    "redirect_all": "HTTP 302 from everywhere to the address in `elsewhere`",
+    "hangs": "no answer to a completion, and /health 200",
+    "hangs_busy": "no answer to a completion, and tokens that are counted meanwhile",
+}
 
 
 class Simulated:
@@ -167,14 +177,18 @@ class Simulated:
         port: int = 0,
         pace_s: float = 0.001,
         lazy_cache: bool = False,
+        key: str = "",
     ) -> None:
-        if lie and lie not in LIES and lie not in WIRE:
-            raise ValueError(f"no such lie: {lie}; known are {', '.join([*LIES, *WIRE])}")
+        if lie and lie not in {**LIES, **WIRE, **OTHER}:
+            raise ValueError(f"no such lie: {lie}; known are {', '.join([*LIES, *WIRE, *OTHER])}")
         self.lie = lie
         self.model = model
         self.version = version
         self.context = context
         self.pace_s = pace_s
+        self.key = key  # asked for as vLLM does: below /v1 alone
+        self.keys: list[str] = []  # the Authorization of each request that had one
+        self.elsewhere = ""
         self.asked: list[str] = []
         self.stopping = threading.Event()
         self.started = 1_700_000_000.0
@@ -217,6 +231,8 @@ class Simulated:
 
     def reply_to(self, question: str, crowd: int) -> str:
         """The text for one prompt; `crowd` is the number of requests in flight, this one among them."""
+        if self.lie == "key_in_replies":
+            return self.keys[-1] if self.keys else "no key"
         answer = ANSWERS.get(question, OTHERWISE)
         if self.lie == "wrong_answer" and answer == "Mars":
             return "Venus"
@@ -396,9 +412,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
 
+    def _refused(self) -> bool:
+        """Whether the key was missing or wrong, and the client was told so."""
+        me = self.server_is
+        if self.headers.get("Authorization"):
+            me.keys.append(self.headers["Authorization"])
+        if me.lie == "redirect_all":
+            self._redirect(me.elsewhere + self.path)
+            return True
+        if not me.key or me.lie == "key_ignored" or not self.path.startswith("/v1"):
+            return False
+        if self.headers.get("Authorization") == f"Bearer {me.key}":
+            return False
+        self._json({"error": "Unauthorized"}, 401)
+        return True
+
     def do_GET(self) -> None:
         me = self.server_is
         me.asked.append(f"GET {self.path}")
+        if self._refused():
+            return
         if self.path == "/health":
             bad = me.lie == "unhealthy_after" and me.finished > BEGIN
             self._send(503 if bad else 200, b"", "text/plain")
@@ -417,6 +450,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         me.asked.append(f"POST {self.path}")
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        if self._refused():
+            return
         if self.path == "/tokenize" and "prompt" in body:
             ids = ids_of(body["prompt"])
             self._json({"count": len(ids), "tokens": ids})
@@ -425,7 +460,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             words = sum(len(str(message["content"]).split()) for message in body["messages"])
             self._json({"count": words if me.lie == "tokenize_wrong" else len(ids), "tokens": ids})
         elif self.path == "/v1/chat/completions":
-            if me.lie in WIRE:
+            if me.lie in (*WIRE, "echoes_headers", "hangs", "hangs_busy"):
                 self._wire()
             elif body["model"] != me.model and me.lie != "any_name":
                 self._json({"error": {"message": f"The model {body['model']} does not exist.", "code": 404}}, 404)
@@ -741,13 +776,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(200, b"[1, 2, 3]", "application/json")
         elif me.lie == "error_500":
             self._json({"error": {"message": "EngineCore encountered an issue"}}, 500)
+        elif me.lie == "echoes_headers":
+            # In every spelling, and so that a message that is cut anywhere is cut within a key.
+            text = f"{dict(self.headers)} " + " ".join(f"{'.' * length}{me.key}" for length in range(300))
+            self._json({"error": {"message": text, "headers": dict(self.headers)}}, 500)
         elif me.lie == "error_401":
             self._json({"error": "Unauthorized"}, 401)
         elif me.lie == "redirect":
-            self.send_response(302)
-            self.send_header("Location", "/health")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self._redirect("/health")
         elif me.lie == "compressed":
             content = gzip.compress(b" " * 1_000_000)
             self.send_response(200)
@@ -756,8 +792,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
-        elif me.lie == "stall":
+        elif me.lie in ("stall", "hangs"):
             me.stopping.wait(60)
+        elif me.lie == "hangs_busy":
+            while not me.stopping.wait(0.1):
+                me.generated += 1
         else:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -780,6 +819,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             yield b"x" if me.lie == "trickle" else b"x" * 1_000_000
 
     # ---- replies
+
+    def _redirect(self, location: str) -> None:
+        self.send_response(302)
+        self.send_header("Location", location)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _frame(self, data: dict[str, Any]) -> None:
         self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
@@ -807,9 +852,10 @@ def _text(ids: list[int]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="a simulated server that tells one lie; no lie: an honest one")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--lie", default="", choices=["", *LIES, *WIRE])
+    parser.add_argument("--lie", default="", choices=["", *LIES, *WIRE, *OTHER])
     options = parser.parse_args()
-    with Simulated(options.lie, port=options.port) as server:
+    # As the engine does: no command line holds its key.
+    with Simulated(options.lie, port=options.port, key=os.environ.get("VLLM_API_KEY", "")) as server:
         print(f"simulated server at {server.url}, lie: {options.lie or 'none'}", flush=True)
         threading.Event().wait()
 

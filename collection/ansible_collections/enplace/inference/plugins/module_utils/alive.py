@@ -3,8 +3,8 @@
 """Ask once whether a server's engine is alive: one token within a deadline, for /health says 200 of a dead one, too.
 
 An engine is dead when twice in a row it neither answered nor did anything else meanwhile, by its own counters. Runs
-every minute from the release folder, beside ready.py, without privileges, as a condition of the command that restarts the
-unit: exit status 0 means DEAD, RESTART IT; 1 means leave it alone. Standard library only.
+every minute from the release folder, beside ready.py, without privileges, as a condition of the command that restarts
+the unit: exit status 0 means DEAD, RESTART IT; 1 means leave it alone. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ except ImportError:
     import ready  # type: ignore[import-not-found, no-redef]
 
 SYSTEMD = "/run/systemd"
-#: What moves while the engine works: tokens generated, prompts read whole, and the cache that one long prompt fills step
-#: by step while nothing else is counted.
+#: What moves while the engine works: tokens generated, prompts read whole, and the cache that one long prompt fills
+#: step by step while nothing else is counted.
 COUNTERS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
 METRICS_S = 10.0
 #: An error may come at once; then the counters get this long to show that others are being served.
@@ -72,10 +72,11 @@ def ask(url: str, model: str, deadline_s: float, key: str = "") -> Verdict:
 
     def question() -> None:
         try:
-            tokens = ready.complete(url, model, deadline_s, key)
+            # Its own time-out is for each part of a reply; the deadline below is for all of it.
+            tokens = ready.complete(url, model, deadline_s + 5, key)
             found.append(Verdict(tokens > 0, f"{tokens} token generated" if tokens else "a completion without a token"))
         except urllib.error.HTTPError as error:
-            refused = error.code < 500
+            refused = 400 <= error.code < 500
             found.append(Verdict(refused, ready.reason_of(error, key), warning=refused))
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             found.append(Verdict(False, ready.reason_of(error, key)))
@@ -163,14 +164,14 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--unit", required=True)
     parser.add_argument("--deadline", type=float, required=True, help="seconds")
-    parser.add_argument("--key-file", default="", help="holds the server's key; default: the unit's credential, if any")
+    parser.add_argument("--key-file", default="", help="holds the server's key; default: it has none")
     parser.add_argument("--state", default=os.path.join(os.environ.get("RUNTIME_DIRECTORY", "."), "state.json"))
     options = parser.parse_args()
     run = present_run(options.unit)
     if not run or activating(options.unit):
         return LEAVE
     try:
-        key = ready.find_key(options.key_file)
+        key = ready.read_key(options.key_file) if options.key_file else ""
         verdict = judge(options.url, options.model, options.deadline, key)
         status, level, line = decide(options.unit, run, verdict, options.state)
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ Standard library only, Python 3.9 or newer.
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
@@ -32,7 +33,7 @@ def read_key(path: str) -> str:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise _failure(path, error.strerror or str(error)) from None
-    with os.fdopen(handle, "rb") as stream:
+    try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise _failure(path, "no plain file")
@@ -40,7 +41,9 @@ def read_key(path: str) -> str:
             raise _failure(path, f"a file of user {found.st_uid}", f"chown root {path}")
         if found.st_mode & 0o7177:
             raise _failure(path, f"mode {stat.S_IMODE(found.st_mode):04o}", f"chmod 0600 {path}")
-        content = stream.read(MAX_BYTES + 1)
+        content = os.read(handle, MAX_BYTES + 1)
+    finally:
+        os.close(handle)
     return _key_in(path, content)
 
 
@@ -50,9 +53,9 @@ def _key_in(path: str, content: bytes) -> str:
         raise _failure(path, f"more than {MAX_BYTES} bytes")
     if len(lines) > 2 or (len(lines) == 2 and lines[1]):
         raise _failure(path, f"{len(lines) - (not lines[-1])} lines")
-    # Nothing else arrives as it was in the header of a request.
-    if not all(32 < byte < 127 for byte in lines[0]):
-        raise _failure(path, "blanks, or characters that are not ASCII, in the line")
+    # What a header may carry (RFC 6750, 2.1); none of it is ever written in another way, so that it can be masked.
+    if not re.fullmatch(rb"[A-Za-z0-9._~+/=-]*", lines[0]):
+        raise _failure(path, "other characters than A-Z a-z 0-9 . _ ~ + / = -")
     if len(lines[0]) < MIN_CHARACTERS:
         raise _failure(path, f"{len(lines[0])} characters")
     return lines[0].decode("ascii")

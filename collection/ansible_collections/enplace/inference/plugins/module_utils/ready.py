@@ -19,20 +19,28 @@ from typing import Any
 
 MAX_REPLY = 1_000_000
 MAX_SHOWN = 300
-CREDENTIAL = "api-key"
+#: Name of the file with the key, in the folder of the unit's credentials and in that of what belongs to one run of it.
+KEY_NAME = "api-key"
 
 
-def find_key(key_file: str = "") -> str:
-    """The server's key: from this file, or from the unit's credential; empty where there is neither. Raises OSError."""
-    folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    credential = os.path.join(folder, CREDENTIAL)
-    if not key_file and not (folder and os.path.exists(credential)):
-        return ""
-    with open(key_file or credential, encoding="ascii") as stream:
+def read_key(path: str) -> str:
+    """The key in a file. Raises OSError, and ValueError for what is no text."""
+    with open(path, encoding="ascii") as stream:
         return stream.read(4097).strip()
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+def find_key(key_file: str = "") -> str:
+    """The server's key: from this file, or from where launch.py left it for this run; empty where there is neither.
+
+    Raises what read_key does.
+    """
+    left = os.path.join(os.environ.get("RUNTIME_DIRECTORY", "/nowhere"), KEY_NAME)
+    if key_file or os.path.exists(left):
+        return read_key(key_file or left)
+    return ""
+
+
+class StayHere(urllib.request.HTTPRedirectHandler):
     """A server that sends us elsewhere is no server of ours."""
 
     def redirect_request(self, *_asked: Any) -> None:
@@ -46,7 +54,7 @@ def fetch(url: str, body: dict[str, Any] | None, timeout_s: float, key: str = ""
     if key:
         request.add_unredirected_header("Authorization", f"Bearer {key}")
     # No proxy: the server is on this host, and http_proxy in the environment must not send the question elsewhere.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), StayHere)
     with opener.open(request, timeout=timeout_s) as reply:
         return bytes(reply.read(MAX_REPLY))
 
@@ -98,7 +106,16 @@ def answers(url: str, model: str, timeout_s: float, key: str = "") -> tuple[bool
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs. One that has ended and waits to be collected does not."""
+    """Whether a process still runs. One that has ended and waits to be collected does not, as far as that can be seen.
+
+    In a sandbox with users of its own /proc hides the other processes of the same unit; signals still reach them.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -138,7 +155,9 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--deadline", type=float, required=True, help="seconds")
-    parser.add_argument("--key-file", default="", help="holds the server's key; default: the unit's credential, if any")
+    parser.add_argument(
+        "--key-file", default="", help="holds the server's key; default: what launch.py left, if anything"
+    )
     options = parser.parse_args()
     start = time.monotonic()
     # Set by systemd for ExecStartPost.

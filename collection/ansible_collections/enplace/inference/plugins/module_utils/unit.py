@@ -141,15 +141,18 @@ _DEVICES = {
     "cpu": """\
 PrivateDevices=yes
 PrivateUsers=yes
+# @resources stays: ZeroMQ sets the scheduling of its threads, and aborts where it may not.
 SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
 """,
     "gb10": """\
 # PrivateDevices left out: it hides the card. The list is made at the unit's start: load the modules before.
 DevicePolicy=closed
 DeviceAllow=char-nvidia* rw
+# SupplementaryGroups: who may use the device files, where that is not everybody.
 SupplementaryGroups=video render
-# PrivateUsers left out: it takes the groups away that own the device files.
-# Only what needs privileges anyway is refused: the driver's libraries are closed, and no list of their calls is known.
+# PrivateUsers left out: it takes these groups away.
+# @debug, @privileged and @resources stay: the driver's libraries are closed, no list of their calls is known.
 SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
 # Buffers that the card reads directly are locked in memory.
 LimitMEMLOCK=infinity
@@ -162,9 +165,10 @@ DeviceAllow=char-accel rw
 DeviceAllow=char-habanalabs* rw
 # The cards talk to each other through their own network ports.
 DeviceAllow=char-infiniband_verbs rw
+# SupplementaryGroups: who may use the device files, where that is not everybody.
 SupplementaryGroups=render
-# PrivateUsers left out: it takes the group away that owns the device files.
-# Only what needs privileges anyway is refused: the driver's libraries are closed, and no list of their calls is known.
+# PrivateUsers left out: it takes this group away.
+# @debug, @privileged and @resources stay: the driver's libraries are closed, no list of their calls is known.
 SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
 # Buffers that the cards read directly are locked in memory.
 LimitMEMLOCK=infinity
@@ -233,9 +237,10 @@ SyslogIdentifier=enplace-{unit.slug}
 TemporaryFileSystem=/dev/shm:mode=1777,nosuid,nodev
 ProtectProc=invisible
 # ProcSubset left out: the engine reads /proc/cpuinfo and /proc/meminfo.
+# AF_INET, AF_INET6: it serves. AF_UNIX: its processes talk to each other. AF_NETLINK: it looks up the host's addresses.
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 # IPAddressDeny and PrivateNetwork left out: it serves, and its processes find each other by the host's own address.
-# MemoryDenyWriteExecute left out: kernels are compiled, and mapped, at run time.
+# MemoryDenyWriteExecute left out: kernels are compiled into memory at run time; the first completion fails with it.
 # NoExecPaths left out: what is compiled at run time lies in the cache and is loaded from there.
 # RemoveIPC left out: it removes what the other units of the same user share, too.
 # RootDirectory left out: compilers, drivers and certificates are the host's.
@@ -255,6 +260,7 @@ AmbientCapabilities=
 ProtectSystem=strict
 ProtectHome=yes
 PrivateTmp=yes
+# This adds one DeviceAllow, for reading the hardware's clock.
 ProtectClock=yes
 ProtectControlGroups=yes
 ProtectHostname=yes
@@ -283,8 +289,12 @@ def _conflicts(unit: Unit) -> str:
 def _credential(unit: Unit) -> str:
     if not unit.api_key_file:
         return ""
-    why = "# The key comes in a file that only this unit sees; no command line and no setting holds it."
-    return f"{why}\nLoadCredential={CREDENTIAL}:{_path(unit.api_key_file)}\n"
+    return f"""\
+# The key comes in a file that only the first process sees, which leaves it in the folder of this run for those who ask.
+LoadCredential={CREDENTIAL}:{_path(unit.api_key_file)}
+RuntimeDirectory=enplace/{unit.slug}
+RuntimeDirectoryMode=0700
+"""
 
 
 def render_environment(unit: Unit) -> str:
@@ -306,6 +316,8 @@ def render_alive(unit: Unit) -> tuple[str, str]:
     The question is asked without privileges. Only systemctl, whose arguments are fixed here, runs with them.
     """
     argv = [*unit.alive_argv, "--unit", unit.name, "--deadline", str(unit.alive_deadline_s)]
+    if unit.api_key_file:
+        argv += ["--key-file", f"/run/enplace/{unit.slug}/{CREDENTIAL}"]
     service = f"""\
 {_HEAD}
 [Unit]
@@ -328,7 +340,7 @@ RuntimeDirectory=enplace/{unit.slug}-alive
 RuntimeDirectoryMode=0700
 RuntimeDirectoryPreserve=yes
 UMask=0077
-{_credential(unit)}StandardOutput=journal
+StandardOutput=journal
 StandardError=journal
 SyslogIdentifier=enplace-{unit.slug}-alive
 # Not a line a minute in the journal about an engine that is well.
@@ -343,8 +355,11 @@ SystemCallFilter=~@privileged @resources
 ProtectProc=invisible
 ProcSubset=pid
 MemoryDenyWriteExecute=yes
+# AF_INET, AF_INET6: it asks. AF_UNIX: systemctl talks to systemd.
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
-# IPAddressDeny left out: the server may listen on an address of the host that is not loopback.
+# IPAddressDeny and PrivateNetwork left out: the server may listen on an address of the host that is not loopback.
+# RemoveIPC left out: it removes what the engine of the same user shares among its processes.
+# RootDirectory left out: the interpreter is the host's.
 """
     timer = f"""\
 {_HEAD}

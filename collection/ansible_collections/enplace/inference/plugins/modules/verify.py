@@ -56,6 +56,13 @@ options:
     description: Recipe and variant, for the report.
     type: str
     default: ""
+  api_key_file:
+    description:
+      - File on the host with the key that the server wants, a plain file of root, mode 0600, with one line of at least
+        16 characters. Empty for a server without a key.
+      - The key is shown nowhere. A server that answers without it does not pass.
+    type: path
+    default: ""
   unit:
     description:
       - The systemd unit that serves. It must be active and stay one run while it is checked.
@@ -144,6 +151,7 @@ import importlib.util
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
@@ -190,6 +198,7 @@ def main() -> None:
             },
             "release": {"type": "str", "required": True},
             "recipe": {"type": "str", "default": ""},
+            "api_key_file": {"type": "path", "default": "", "no_log": False},
             "unit": {"type": "str"},
             "report": {"type": "path", "required": True},
             "host": {"type": "dict", "default": {}},
@@ -217,7 +226,10 @@ def main() -> None:
         module.exit_json(evidence="none", diff=_diff(given["report"], before, after), **result)
     if (unit is None or unit.active == "active") and not has_client():
         module.fail_json(msg=missing_required_lib("openai", reason="to ask the server"))
-    report = reports.run(subject, given["host"], unit, lambda: look(module))
+    try:
+        report = reports.run(subject, given["host"], unit, lambda: look(module))
+    except Failure as failure:
+        module.fail_json(msg=str(failure), **failure.fields(), **result)
     result.update(
         report=report,
         evidence="new",

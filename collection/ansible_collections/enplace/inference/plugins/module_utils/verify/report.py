@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import files
+from ansible_collections.enplace.inference.plugins.module_utils.api_key import read_key
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import checks_digest, with_defaults
 
 FORMAT = 1
@@ -45,7 +46,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is verified: all of it decides whether a stored report still speaks for the server."""
+    """What is verified: all but the key decides whether a stored report still speaks for the server.
+
+    api_key_file: a file on this host with the key to ask with; empty for a server without one.
+    """
 
     url: str
     model: str
@@ -53,6 +57,7 @@ class Subject:
     release: str
     engine: dict[str, str]
     checks: list[dict[str, Any]]
+    api_key_file: str = ""
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -142,8 +147,10 @@ def run(
     """Run all checks and return the report.
 
     `unit` is the unit as it was seen first; `look` looks again, after the checks. Needs the `openai` client unless the
-    unit is not active: then nothing is asked, and every check is `not run`.
+    unit is not active: then nothing is asked, and every check is `not run`. Raises Failure for a key file that cannot
+    be used.
     """
+    key = read_key(subject.api_key_file) if subject.api_key_file else ""
     started = _now()
     clock = time.monotonic()
     problems: list[str] = []
@@ -157,7 +164,9 @@ def run(
         import openai
 
         client = str(openai.__version__)
-        results = _run_all(subject, checks, unit)
+        results = _run_all(subject, checks, unit, key)
+        if key and any(result["status"] != NOT_RUN for result in results):
+            problems += _open_to_all(subject, key)
         after = look()
         if (
             unit is not None
@@ -230,13 +239,26 @@ def _earlier(folder: str) -> list[tuple[str, int, str]]:
     return sorted((match[1], int(match[2] or 1), entry) for match, entry in names if match)
 
 
-def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None) -> list[dict[str, Any]]:
+def _open_to_all(subject: Subject, key: str) -> list[str]:
+    """Why a key is not what keeps others out; empty if it is."""
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import server
+
+    asked = server.Server(subject.url, subject.model, server.Deadline(VITALS_S), key)
+    try:
+        status = server.within(asked.deadline, partial(asked.status_without_key, "/v1/models"))
+    except server.CheckFailed as error:
+        return [f"whether the server refuses those without a key is not known: {error.what}"]
+    # What has no answer for a key that is missing has none for a wrong one either.
+    return [] if status in (401, 403) else [f"the server answers without a key: HTTP {status} from /v1/models"]
+
+
+def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, key: str) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
     from ansible_collections.enplace.inference.plugins.module_utils.verify import server, suite
 
     results: list[dict[str, Any]] = []
     gone = ""
-    vitals, trouble = _vitals(subject, None, 0)
+    vitals, trouble = _vitals(subject, None, 0, key)
     context = suite.Context(
         version=subject.engine.get("version", ""),
         unit=unit.name if unit is not None else "",
@@ -248,7 +270,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None) 
             results.append(_not_run(item, gone))
             continue
         check = suite.CLASSES[item["check"]](item, context)
-        asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]))
+        asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]), key)
         clock = time.monotonic()
         evidence: dict[str, Any] = {}
         with server.Caught() as caught:
@@ -259,7 +281,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None) 
             evidence = failure.evidence
         seconds = time.monotonic() - clock
         if trouble is None:
-            vitals, trouble = _vitals(subject, vitals, asked.answered)
+            vitals, trouble = _vitals(subject, vitals, asked.answered, key)
         if trouble is not None:
             failure = failure or trouble
             gone = f"the server was not well when {check.name} had ended: {trouble.what}"
@@ -271,8 +293,11 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None) 
                 "asked": check.asked(),
                 "demanded": list(check.demanded),
                 "parameters": {key: value for key, value in item.items() if key != "check"},
+                # Masked before it is cut: the start of a key is a secret as well.
                 "evidence": _short(
-                    {**evidence, **({"seed": check.seed} if check.made_up else {}), "completions": asked.answered}
+                    server.masked(
+                        {**evidence, **({"seed": check.seed} if check.made_up else {}), "completions": asked.answered}
+                    )
                 ),
                 "reason": failure.what if failure else "",
                 "expected": failure.expected if failure else "",
@@ -293,13 +318,13 @@ def _failure(error: Exception | None) -> Any:
     return server.CheckFailed("the server's reply is not understood", "an OpenAI-compatible reply", found)
 
 
-def _vitals(subject: Subject, before: Any, answered: int) -> tuple[Any, Any]:
+def _vitals(subject: Subject, before: Any, answered: int, key: str) -> tuple[Any, Any]:
     """(what tells the process, None), or (None, why it is unwell or not the one of before)."""
     from ansible_collections.enplace.inference.plugins.module_utils.verify import server
 
     settle = time.monotonic() + SETTLE_S
     while True:
-        asked = server.Server(subject.url, subject.model, server.Deadline(VITALS_S))
+        asked = server.Server(subject.url, subject.model, server.Deadline(VITALS_S), key)
         try:
             now = server.within(asked.deadline, asked.vitals)
         except server.CheckFailed as error:

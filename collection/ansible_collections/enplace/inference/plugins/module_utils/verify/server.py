@@ -15,6 +15,7 @@ import re
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+from ansible_collections.enplace.inference.plugins.module_utils.ready import StayHere
 
 # One reply, counted as it arrives. The largest honest one (20 logprobs for 512 tokens) has well under 1 MB.
 MAX_REPLY_BYTES = 16 * 1024 * 1024
@@ -38,7 +40,7 @@ class CheckFailed(Failure):
     """A check's demand that does not hold, with the evidence gathered until then."""
 
     def __init__(self, what: str, expected: str = "", found: Any = "", todo: str = "", **evidence: Any) -> None:
-        super().__init__(what, expected=expected, found=shown(found), todo=todo)
+        super().__init__(masked(what), expected=masked(expected), found=shown(found), todo=todo)
         self.evidence = evidence
 
 
@@ -70,9 +72,28 @@ class Deadline:
         )
 
 
+# Keys that this process asks with. A server may send one back, in an error or in a reply, and replies become evidence.
+_keys: set[str] = set()
+
+
+def masked(value: Any) -> Any:
+    """A value with every key that this process asks with replaced by ***, in texts and in all that is made of them."""
+    if isinstance(value, str):
+        for key in _keys:
+            for spelled in (key, urllib.parse.quote(key, safe="")):
+                value = value.replace(spelled, "***")
+        return value
+    if isinstance(value, dict):
+        return {masked(name): masked(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(item) for item in value]
+    return value
+
+
 def shown(value: Any) -> str:
-    """A value as text for a message, cut to a readable length."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """A value as text for a message, without keys, cut to a readable length."""
+    # Before it is cut: the start of a key is a secret as well.
+    text = masked(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
@@ -257,12 +278,18 @@ def whole(reply: Any, *path: Any) -> int:
 
 
 class Server:
-    """One server as one check sees it: its address, the model's name, and a deadline for all questions together."""
+    """One server as one check sees it: its address, the model's name, and a deadline for all questions together.
 
-    def __init__(self, url: str, model: str, deadline: Deadline) -> None:
+    The key, empty for a server without one, is masked in all messages of this process from then on.
+    """
+
+    def __init__(self, url: str, model: str, deadline: Deadline, key: str = "") -> None:
         self.url = url.rstrip("/")
         self.model = model
         self.deadline = deadline
+        self._key = key
+        if key:
+            _keys.add(key)
         self._lock = threading.Lock()
         self._answered = 0
         self._client: Any = None
@@ -288,6 +315,17 @@ class Server:
     def get_json(self, path: str) -> Any:
         """The body at a path, as data."""
         return _json(path, self.get(path))
+
+    def status_without_key(self, path: str) -> int:
+        """The HTTP status of a path for those who have no key."""
+        try:
+            Server(self.url, self.model, self.deadline).get(path)
+        except CheckFailed as failure:
+            refused = re.match(r"HTTP (\d+)", failure.found)
+            if refused is None:
+                raise
+            return int(refused[1])
+        return 200
 
     def token_count(self, messages: Any) -> int:
         """Prompt tokens of a conversation as /tokenize counts them; a text is one message of the user."""
@@ -333,8 +371,10 @@ class Server:
     def _plain(self, path: str, body: dict[str, Any] | None) -> str:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
+        if self._key:
+            request.add_unredirected_header("Authorization", f"Bearer {self._key}")
         # No proxy: http_proxy in the environment must not send a question about this host elsewhere.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), StayHere)
         try:
             with opener.open(request, timeout=self.deadline.left()) as reply:
                 parts: list[bytes] = []
@@ -349,7 +389,7 @@ class Server:
                     parts.append(part)
                     self.deadline.left()
         except urllib.error.HTTPError as error:
-            raise _status(path, error.code, error.read(MAX_SHOWN).decode("utf-8", "replace")) from None
+            raise _status(path, error.code, error.read(MAX_REPLY_BYTES).decode("utf-8", "replace")) from None
         except UnicodeDecodeError as error:
             raise CheckFailed(f"the reply from {path} is not text", "UTF-8", str(error)) from None
         except TimeoutError:
@@ -443,7 +483,7 @@ class Server:
                 )
                 self._client = openai.OpenAI(
                     base_url=f"{self.url}/v1",
-                    api_key="none",
+                    api_key=self._key or "none",
                     max_retries=0,
                     http_client=plain,
                     default_headers={"Accept-Encoding": "identity"},
@@ -535,7 +575,7 @@ def _json(path: str, text: str) -> Any:
 
 def _status(path: str, status: int, body: str) -> CheckFailed:
     todo = {
-        401: "the server wants a key; the checks ask without one",
+        401: "the key is not the server's" if _keys else "the server wants a key: enplace_api_key_file names its file",
         404: "see whether the address and the model's name are right",
     }.get(status, "the server's journal says why")
     return CheckFailed(f"{path} was refused", "HTTP 200", f"HTTP {status}: {body}", todo)
