@@ -156,6 +156,7 @@ WIRE = {
 # Lies that no check is for: about the key, and about being alive.
 OTHER = {
     "key_ignored": "answers whatever the key",
+    "key_below_v1": "wants the key below /v1 alone",
     "key_in_replies": "every reply is the key that was asked with",
     "echoes_headers": "HTTP 500 with all headers of the request in it",
     "redirect_all": "HTTP 302 from everywhere to the address in `elsewhere`",
@@ -186,7 +187,7 @@ class Simulated:
         self.version = version
         self.context = context
         self.pace_s = pace_s
-        self.key = key  # asked for as vLLM does: below /v1 alone
+        self.key = key  # asked for everywhere but where the release's guard lets everybody in
         self.keys: list[str] = []  # the Authorization of each request that had one
         self.elsewhere = ""
         self.asked: list[str] = []
@@ -420,7 +421,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if me.lie == "redirect_all":
             self._redirect(me.elsewhere + self.path)
             return True
-        if not me.key or me.lie == "key_ignored" or not self.path.startswith("/v1"):
+        open_to_all = self.path in ("/health", "/metrics")
+        if me.lie == "key_below_v1":
+            open_to_all = not self.path.startswith("/v1")
+        if not me.key or me.lie == "key_ignored" or open_to_all:
             return False
         if self.headers.get("Authorization") == f"Bearer {me.key}":
             return False
@@ -459,7 +463,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             ids = prompt_ids(body["messages"])
             words = sum(len(str(message["content"]).split()) for message in body["messages"])
             self._json({"count": words if me.lie == "tokenize_wrong" else len(ids), "tokens": ids})
-        elif self.path == "/v1/chat/completions":
+        elif self.path in ("/v1/chat/completions", "/invocations"):
             if me.lie in (*WIRE, "echoes_headers", "hangs", "hangs_busy"):
                 self._wire()
             elif body["model"] != me.model and me.lie != "any_name":

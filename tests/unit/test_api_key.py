@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -107,6 +108,7 @@ def release(folder: Path) -> Path:
 def test_the_engine_gets_the_key_in_its_environment_and_nowhere_else(tmp_path: Path, key_file: Path) -> None:
     (tmp_path / "api-key").write_text(f"{KEY}\n")
     program = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['VLLM_API_KEY'], os.getpid()]))"
+    program += "; import launch; launch.Guard"
     argv = [sys.executable, "-S", str(release(tmp_path)), sys.executable, "-c", program, "--a", "b c"]
     run_folder = tmp_path / "run"
     run_folder.mkdir()
@@ -138,6 +140,60 @@ def test_without_its_key_no_engine_is_started(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "/no/such/engine" in done.stderr
     assert KEY not in done.stderr
+
+
+class App:
+    """What the guard is put before."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.sent: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.called.append(scope.get("path", scope["type"]))
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def ask(self, guard: launch.Guard, path: str, *headers: tuple[bytes, bytes], **scope: str) -> bool:
+        """Whether a request reaches the app."""
+        self.called.clear()
+        self.sent.clear()
+        asyncio.run(
+            guard({"type": "http", "method": "POST", "path": path, "headers": headers, **scope}, None, self.send)
+        )
+        return bool(self.called)
+
+
+def test_the_guard_wants_the_key_for_whatever_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    app = App()
+    guard = launch.Guard(app)
+    right = (b"Authorization", f"Bearer {KEY}".encode())
+    for path in ("/v1/models", "/invocations", "/tokenize", "/", "/health/", "//v1/models", "/HEALTH", "/docs", ""):
+        assert not app.ask(guard, path)
+        assert app.sent[0]["status"] == 401
+        assert json.loads(app.sent[1]["body"])["error"]["code"] == 401
+        for bad in (
+            b"",
+            b"Bearer",
+            b"Bearer ",
+            f"Bearer {KEY}x".encode(),
+            f"Basic {KEY}".encode(),
+            KEY.encode(),
+            b"\xff",
+        ):
+            assert not app.ask(guard, path, (b"authorization", bad))
+        assert app.ask(guard, path, (b"accept", b"x"), right)
+        assert app.sent == []
+    assert all(app.ask(guard, path) for path in launch.OPEN)
+    assert app.ask(guard, "/invocations", method="OPTIONS")
+    assert app.ask(guard, "", type="lifespan")
+    assert not app.ask(guard, "/v1/realtime", type="websocket")
+    assert app.sent[0]["type"] == "websocket.close"
+    monkeypatch.delenv("VLLM_API_KEY")
+    with pytest.raises(KeyError):
+        launch.Guard(app)
 
 
 # ---- asking with it
@@ -214,7 +270,16 @@ def test_a_server_that_answers_without_the_key_does_not_pass(key_file: Path) -> 
         report = run(server, str(key_file), CHECKS["identity"])
     assert [check["status"] for check in report["checks"]] == ["pass"]
     assert report["all_passed"] is False
-    assert report["problems"] == ["the server answers without a key: HTTP 200 from /v1/models"]
+    open_to_all = [line.rpartition(" ")[2] for line in report["problems"]]
+    assert open_to_all == list(reports.GUARDED)
+    assert report["problems"][0] == "the server answers without a key: HTTP 200 from /v1/models"
+
+
+def test_a_way_round_the_key_is_found(key_file: Path) -> None:
+    with Simulated("key_below_v1", key=KEY) as server:
+        report = run(server, str(key_file), CHECKS["identity"])
+    assert report["all_passed"] is False
+    assert [line.rpartition(" ")[2] for line in report["problems"]] == ["/invocations", "/tokenize"]
 
 
 @pytest.mark.parametrize("lie", ["echoes_headers", "key_in_replies"])

@@ -63,4 +63,4 @@ def _key_in(path: str, content: bytes) -> str:
 
 def _failure(path: str, found: str, todo: str = "") -> Failure:
     todo = todo or f"make one: (umask 077; head -c 32 /dev/urandom | base64 | tr -d '\\n' > {path})"
-    return Failure("the file with the server's key cannot be used", path, EXPECTED, found, todo)
+    return Failure("the file with the API key cannot be used", path, EXPECTED, found, todo)

@@ -8,7 +8,6 @@ Standard library only, Python 3.9 or newer.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from ansible_collections.enplace.inference.plugins.module_utils import environment as environments
 from ansible_collections.enplace.inference.plugins.module_utils import files, weights
 from ansible_collections.enplace.inference.plugins.module_utils import release as releases
+from ansible_collections.enplace.inference.plugins.module_utils.api_key import check_key_file
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Machine, Process
 from ansible_collections.enplace.inference.plugins.module_utils.release import Layout, Release
@@ -31,7 +31,7 @@ def demand(
         if manifest.get(part):
             _demand_weights(manifest[part])
     if manifest.get("api_key_file"):
-        _demand_key(manifest["api_key_file"])
+        check_key_file(manifest["api_key_file"])
     _demand_own_unit(release)
     listen, port = str(manifest.get("listen", "127.0.0.1")), manifest.get("port")
     if port:
@@ -115,26 +115,6 @@ def _demand_weights(wanted: Mapping[str, str]) -> None:
             expected=f"{model} as it was verified",
             found="; ".join(wrong[:5]),
             todo="run site.yml, which fetches and verifies them",
-        )
-
-
-def _demand_key(path: str) -> None:
-    found = ""
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            found = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}"
-        elif not status.st_size:
-            found = "an empty file"
-    except OSError as error:
-        found = error.strerror or str(error)
-    if found:
-        raise Failure(
-            "the file with the API key cannot be used",
-            where=path,
-            expected="a file of root's, mode 0600, with the key in it",
-            found=found,
-            todo="write the key there, or correct enplace_api_key_file",
         )
 
 

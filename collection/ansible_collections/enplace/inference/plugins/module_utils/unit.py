@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 #: Name of the credential that holds the key of the server's interface.
 CREDENTIAL = "api-key"
+#: What the engine imports to ask for the key wherever it does not by itself, from the file that starts it.
+GUARD = "launch.Guard"
 #: Seconds for one token of a living engine. A long prompt that is being read counts as life, too.
 ALIVE_DEADLINE_S = 120
 
@@ -185,7 +187,7 @@ def render(unit: Unit) -> str:
         raise ValueError(f"no unit is known for the accelerator {unit.accelerator!r}")
     if unit.api_key_file and not unit.launch_argv:
         raise ValueError("a key needs a program that hands it over: launch_argv")
-    argv = [*unit.launch_argv, *unit.argv] if unit.api_key_file else unit.argv
+    argv = [*unit.launch_argv, *unit.argv, "--middleware", GUARD] if unit.api_key_file else unit.argv
     gb10 = unit.accelerator == "gb10"
     return f"""\
 {_HEAD}

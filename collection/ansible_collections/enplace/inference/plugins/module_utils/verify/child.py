@@ -47,6 +47,7 @@ def subject_of(request: Mapping[str, Any]) -> reports.Subject:
         release=request["release"],
         engine=dict(request["engine"]),
         checks=list(request["checks"]),
+        api_key_file=request.get("api_key_file") or "",
     )
 
 

@@ -28,6 +28,9 @@ MAX_EVIDENCE_TEXT = 2000
 SETTLE_S = 5.0
 VITALS_S = 20.0
 
+# What a server with a key must refuse to those without it; all but the first may be unknown to it.
+GUARDED = ("/v1/models", "/v1/chat/completions", "/invocations", "/tokenize")
+
 PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
 
 
@@ -243,13 +246,17 @@ def _open_to_all(subject: Subject, key: str) -> list[str]:
     """Why a key is not what keeps others out; empty if it is."""
     from ansible_collections.enplace.inference.plugins.module_utils.verify import server
 
+    problems = []
     asked = server.Server(subject.url, subject.model, server.Deadline(VITALS_S), key)
-    try:
-        status = server.within(asked.deadline, partial(asked.status_without_key, "/v1/models"))
-    except server.CheckFailed as error:
-        return [f"whether the server refuses those without a key is not known: {error.what}"]
-    # What has no answer for a key that is missing has none for a wrong one either.
-    return [] if status in (401, 403) else [f"the server answers without a key: HTTP {status} from /v1/models"]
+    for path in GUARDED:
+        try:
+            status = server.within(asked.deadline, partial(asked.status_without_key, path))
+        except server.CheckFailed as error:
+            problems.append(f"whether {path} is refused to those without a key is not known: {error.what}")
+            continue
+        if status not in (401, 403, *(() if path == GUARDED[0] else (404, 405))):
+            problems.append(f"the server answers without a key: HTTP {status} from {path}")
+    return problems
 
 
 def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, key: str) -> list[dict[str, Any]]:

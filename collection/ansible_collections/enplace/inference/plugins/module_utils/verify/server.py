@@ -317,9 +317,10 @@ class Server:
         return _json(path, self.get(path))
 
     def status_without_key(self, path: str) -> int:
-        """The HTTP status of a path for those who have no key."""
+        """The HTTP status of a path for those who have no key; a question is asked where one is generated for."""
+        question = {"model": self.model, "messages": _conversation("Hello"), "max_tokens": 1}
         try:
-            Server(self.url, self.model, self.deadline).get(path)
+            Server(self.url, self.model, self.deadline)._plain(path, None if path == "/v1/models" else question)
         except CheckFailed as failure:
             refused = re.match(r"HTTP (\d+)", failure.found)
             if refused is None:
