@@ -249,6 +249,10 @@ def _mount_of(path: str) -> str:
     return best
 
 
+class Held(Failure):
+    """A lock that somebody else holds; `found` is what its file says of the holder."""
+
+
 class Lock:
     """A lock file: ``with Lock(path, "building X"):``. The kernel frees it when its holder dies.
 
@@ -288,7 +292,7 @@ class Lock:
                 if time.monotonic() - begin < limit_s:
                     time.sleep(self.PAUSE_S)
                     continue
-                raise Failure(
+                raise Held(
                     what=f"another run is at work: {self.purpose}",
                     where=self.path,
                     expected="nobody holds the lock" + (f", for {limit_s:.0f} s at most" if limit_s else ""),

@@ -139,15 +139,9 @@ def history(layout: Layout) -> list[str]:
     """File names of the finished transactions, oldest first."""
     if not layout.history.is_dir():
         return []
-    names = (name for name in os.listdir(layout.history) if re.match(r"\d{8}T\d{6}Z-.*\.json$", name))
-
-    def order(name: str) -> tuple[str, str, int]:
-        # The second of two in one second has a number: -2.
-        whole = files.read_json(str(layout.history / name)) or {}
-        number = re.search(r"-(\d+)\.json$", name)
-        return name[:16], str(whole.get("ended", "")), int(number[1]) if number else 1
-
-    return sorted(names, key=order)
+    names = [name for name in os.listdir(layout.history) if re.match(r"\d{8}T\d{6}Z-.*\.json$", name)]
+    # Of one second: each was written once, when it ended.
+    return sorted(names, key=lambda name: (name[:16], (layout.history / name).stat().st_mtime_ns))
 
 
 def last_committed(layout: Layout) -> dict[str, Any] | None:

@@ -15,7 +15,8 @@ description:
     in the message. A release that failed is not tried again unless O(retry).
   - Every phase is written to a journal on the host before it begins. The next call finishes or undoes what a power cut
     or a killed controller left open.
-  - A host has one lock. Its holder is named; one whose controller is gone goes on to its end, and is waited for.
+  - A host has one lock. Its holder is named; one whose controller is gone goes on to its end, and is waited for. That a
+    controller is gone is seen where the connection broke, and by the controller itself of an earlier run of its own.
 options:
   state:
     description:
@@ -85,7 +86,7 @@ options:
     type: int
     default: 3
   holder:
-    description: On whose behalf this is done, for the lock and the history. Default is the user it runs as.
+    description: On whose behalf this is done, for the lock and the history; the controller's user and process if empty.
     type: str
     default: ""
   lock_timeout_s:
@@ -179,6 +180,10 @@ evidence:
   description: The file on the host with the evidence of the failure.
   returned: when a release was not taken into service
   type: str
+held_by:
+  description: What the lock of the host says of who holds it.
+  returned: when another run is at work on the host
+  type: str
 failure:
   description: The error by field. The keys are what, where, expected, found and todo.
   returned: on failure
@@ -194,7 +199,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.enplace.inference.plugins.module_utils import activation
 from ansible_collections.enplace.inference.plugins.module_utils import release as releases
-from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure, Held
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Machine
 from ansible_collections.enplace.inference.plugins.module_utils.systemd import Systemd
 
@@ -290,6 +295,8 @@ def main() -> None:
             failure=refused.fields(),
             **more,
         )
+    except Held as held:
+        module.fail_json(msg=str(held), held_by=held.found, failure=held.fields())
     except Failure as failure:
         module.fail_json(msg=str(failure), detail=failure.detail, failure=failure.fields())
     except OSError as error:
