@@ -226,7 +226,8 @@ def test_the_key_reaches_the_engine_and_nothing_else(lab: Lab) -> None:
     assert run(lab, "stat", "-c", "%a %U", LEFT).split() == ["400", "admin"]
     assert run(lab, "stat", "-c", "%a %U", str(Path(LEFT).parent)).split() == ["700", "admin"]
     run(lab, "systemctl", "start", ALIVE)
-    assert show(lab, ALIVE, "Result") == "exec-condition"
+    state = json.loads(run(lab, "cat", f"/run/enplace/{SLUG}-alive/state.json"))
+    assert state == {"run": show(lab, NAME, "InvocationID"), "strikes": 0, "said": ""}, "it was asked, with the key"
     assert "No entries" in journal(lab, ALIVE), "no line a minute about an engine that is well"
     run(lab, "systemctl", "stop", NAME)
     assert lab.exec(HOST, ["test", "-e", LEFT]).returncode != 0

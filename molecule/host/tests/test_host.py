@@ -43,6 +43,12 @@ def test_directories_have_owner_and_mode(host: Host, path: str, owner: str, mode
     assert (directory.user, directory.group, directory.mode) == (owner, owner, mode)
 
 
+def test_a_setting_of_systemd_is_written_and_read(host: Host) -> None:
+    setting = host.file("/etc/systemd/system/user.slice.d/50-enplace.conf")
+    assert (setting.user, setting.mode, setting.content_string) == ("root", 0o644, "[Slice]\nMemoryMin=4G\n")
+    assert host.check_output("systemctl show -P MemoryMin user.slice") == str(4 * 1024**3)
+
+
 def test_there_is_one_set_of_tools_and_it_works(host: Host) -> None:
     sealed = host.check_output("find /opt/enplace/tools -mindepth 2 -maxdepth 2 -name enplace-environment.json").split()
     assert len(sealed) == 1

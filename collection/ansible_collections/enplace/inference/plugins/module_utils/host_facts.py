@@ -216,6 +216,39 @@ def _folder(path: str, keys: Mapping[str, str]) -> dict[str, str] | None:
     return {key: found[key] for key in keys}
 
 
+def files(wanted: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The files that are not as wanted, root's and with this content and mode: `path`, `content`, `mode` and `found`.
+
+    `found` is for people: what differs.
+    """
+    return [
+        {**{key: entry[key] for key in ("path", "content", "mode")}, "found": found}
+        for entry in wanted
+        for found in [_file(entry["path"], entry["content"], int(entry["mode"], 8))]
+        if found
+    ]
+
+
+def _file(path: str, content: str, mode: int) -> str:
+    """What of a file is not as wanted; empty: nothing."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return "no plain file"
+        with open(path, "rb") as stream:
+            same = stream.read(len(content.encode("utf-8")) + 1) == content.encode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return "no such file"
+    except OSError as error:
+        return error.strerror or str(error)
+    found = [] if same else ["other content"]
+    if status.st_uid != os.geteuid():
+        found.append(f"owner {_name(pwd.getpwuid, status.st_uid)}")
+    if stat.S_IMODE(status.st_mode) != mode:
+        found.append(f"mode {stat.S_IMODE(status.st_mode):04o}")
+    return ", ".join(found)
+
+
 def _name(look_up: Any, number: int) -> str:
     try:
         return str(look_up(number)[0])

@@ -108,6 +108,8 @@ def _host(host: Entry) -> Found:
                 found.add("host", what, name, "there", f"no such {what}")
     for item in host_facts.directories(host["directories"]):
         found.add("host", "directory", item["path"], _folder(item["expected"]), _folder(item["found"]))
+    for item in host_facts.files(host.get("files", [])):
+        found.add("host", "file", item["path"], f"as planned, mode {item['mode']}", item["found"])
     found.parts["host"] = not found.differences
     return found
 

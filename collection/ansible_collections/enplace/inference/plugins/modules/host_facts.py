@@ -64,6 +64,24 @@ options:
       mode:
         description: Octal mode, in quotes.
         type: str
+  files:
+    description: Files as they should be. Those that differ are returned.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: The file.
+        type: path
+        required: true
+      content:
+        description: What is in it.
+        type: str
+        required: true
+      mode:
+        description: Octal mode, in quotes.
+        type: str
+        default: "0644"
   paths:
     description: Paths, existing or not, at which free space is asked for.
     type: list
@@ -164,6 +182,11 @@ directories:
   returned: success
   type: list
   elements: dict
+files:
+  description: Files that differ, with path, content and mode as asked for, and found in words.
+  returned: success
+  type: list
+  elements: dict
 paths:
   description: By path, exists, existing (the nearest parent that exists), mount, device, free_bytes and total_bytes.
   returned: success
@@ -213,6 +236,16 @@ def main() -> None:
                     "mode": {"type": "str"},
                 },
             },
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str", "required": True},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
             "paths": paths,
             "ports": {"type": "list", "elements": "int", "default": []},
             "environments": paths,
@@ -226,8 +259,9 @@ def main() -> None:
     result = facts.system()
     try:
         result["directories"] = facts.directories(asked["directories"])
+        result["files"] = facts.files(asked["files"])
     except ValueError as error:
-        module.fail_json(msg=f"directories: mode must be octal digits in quotes: {error}")
+        module.fail_json(msg=f"directories, files: mode must be octal digits in quotes: {error}")
     result["python"] = facts.python(asked["python"])
     result["packages"] = facts.packages(asked["packages"])
     result["users"] = facts.users(asked["users"])

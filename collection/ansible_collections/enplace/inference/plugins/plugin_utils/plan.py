@@ -22,6 +22,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import can
 from . import memory
 from .engines import load_engine
 from .lint import Subject, run_rules
+from .protection import folders_of, host_files
 from .recipe import (
     COLLECTION,
     ENGINES,
@@ -545,6 +546,7 @@ def make_plan(targets: Sequence[Target], facts: Mapping[str, Any], weights_sourc
     tools = environment_digest(lock_digest(TOOLS_LOCK), facts["python"]["version"], [], [])
     tools_path = PREFIX / "tools" / tools[:DIGEST_NAME_LENGTH]
     packages = {*BASE_PACKAGES, *(FLEET_PACKAGES if weights_source == "fleet" else ())}
+    files = host_files({target.variant["accelerator"] for target in targets})
     environments: dict[str, dict[str, Any]] = {}
     releases, servers = [], {}
     for target, (lock, platform) in zip(targets, platforms, strict=True):
@@ -559,7 +561,8 @@ def make_plan(targets: Sequence[Target], facts: Mapping[str, Any], weights_sourc
         "host": {
             "packages": sorted(packages),
             "user": USER,
-            "directories": directories(),
+            "directories": directories() + owned_by_root(folders_of(files)),
+            "files": files,
             "tools": {
                 "path": str(tools_path),
                 "digest": tools,
@@ -776,11 +779,16 @@ def _complete_check(check: Mapping[str, Any], variant: Mapping[str, Any]) -> dic
     return dict(check)
 
 
+def owned_by_root(paths: Iterable[str]) -> list[dict[str, str]]:
+    """Directories that everybody reads and root writes, as the host role makes them."""
+    return [{"path": path, "owner": "root", "group": "root", "mode": "0755"} for path in paths]
+
+
 def directories() -> list[dict[str, str]]:
     """Every directory that the host role makes, parents first. Code belongs to root, state to the service user."""
     root = [PREFIX, PREFIX / "tools", PREFIX / "environments", PREFIX / "releases", CACHE, CACHE / "uv"]
     own = [STATE, HUB_CACHE, STATE / "reports"]
-    return [{"path": str(p), "owner": "root", "group": "root", "mode": "0755"} for p in root] + [
+    return owned_by_root(map(str, root)) + [
         {
             "path": str(p),
             "owner": USER if p != STATE / "reports" else "root",
