@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -415,6 +416,18 @@ def test_two_builders_do_not_meet(tmp_path: Path, index: Index) -> None:
         ensure(request, rebuild=False, check_mode=False)
     assert "the first one" in caught.value.found
     assert ensure(request, rebuild=False, check_mode=False)["changed"]
+
+
+def test_a_builder_whose_controller_is_gone_is_waited_for(tmp_path: Path, index: Index) -> None:
+    request = make_request(tmp_path, index, index.add("demo-engine", "1.0"))
+    Path(request.path).parent.mkdir()
+    first = Lock(parent_lock(request), "the first one")
+    first.__enter__()
+    first.mark_orphaned()
+    freed = threading.Timer(1.0, first.__exit__, (None, None, None))
+    freed.start()
+    assert ensure(request, rebuild=False, check_mode=False)["changed"]
+    assert not freed.is_alive()
 
 
 def parent_lock(request: env.Request) -> str:

@@ -36,6 +36,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import (
     space,
     write_json,
 )
+from ansible_collections.enplace.inference.plugins.module_utils.transaction import watched
 
 #: Written last into an environment: without it the folder is what a cut run left over.
 SEAL_NAME = "enplace-environment.json"
@@ -384,7 +385,9 @@ def build(request: Request) -> dict[str, Any]:
     try:
         os.makedirs(parent, exist_ok=True)
         lock_path = os.path.join(parent, f".{os.path.basename(request.path)}.lock")
-        with Lock(lock_path, f"building the environment {request.path}") as lock:
+        # A run whose controller is gone builds on to its end, and what it builds is what is wanted here.
+        locked = Lock(lock_path, f"building the environment {request.path}", orphan_wait_s=request.timeout_s)
+        with locked as lock, watched(lock):
             state = inspect(request.path)
             if state.state == "sealed":
                 # Somebody built it between the first look and the lock.

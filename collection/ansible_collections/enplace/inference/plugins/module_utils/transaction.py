@@ -168,15 +168,21 @@ def hold(
     orphaned; it goes on to its end, and those who come wait for it.
     """
     os.makedirs(layout.lock.parent, mode=0o755, exist_ok=True)
-    with files.Lock(str(layout.lock), purpose, holder, lock_timeout_s, orphan_wait_s) as lock:
-        done = threading.Event()
-        watch = threading.Thread(target=_watch, args=(lock, output, done), daemon=True)
-        watch.start()
-        try:
-            yield lock
-        finally:
-            done.set()
-            watch.join()
+    with files.Lock(str(layout.lock), purpose, holder, lock_timeout_s, orphan_wait_s) as lock, watched(lock, output):
+        yield lock
+
+
+@contextlib.contextmanager
+def watched(lock: files.Lock, output: int = 1) -> Iterator[None]:
+    """While it lasts, the holder of a lock is marked as orphaned when nobody reads `output` any more."""
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(lock, output, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()
 
 
 def _watch(lock: files.Lock, output: int, done: threading.Event) -> None:
