@@ -6,10 +6,10 @@ PYTHON := $(UV) run --locked python
 PARTS := lint sanity unit molecule e2e integration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test $(PARTS) bench docs setup clean
+.PHONY: help demo test $(PARTS) test-faults bench docs setup clean
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: setup ## take a bare test host on this machine to a served and checked model
 	@$(PYTHON) -m tests.sim.demo
@@ -22,11 +22,13 @@ sanity: ## ansible-test sanity
 unit: ## the logic
 molecule: ## each role on a test host
 e2e: ## a bare test host to a served model, and all that can go wrong
+test-faults: setup ## what may break while a host changes, done to one with a real engine; docs/faults.md tells of a run
+	@$(PYTHON) -m tests.gates faults
 integration: ## the test hosts, the simulated hub, the smoke model's build
 $(PARTS): setup
 	@$(PYTHON) -m tests.gates $@
 
-bench: setup ## figures of a run over the converged demo host
+bench: setup ## figures of a run over the converged demo host, beside an equal deploy with pyinfra
 	@$(PYTHON) -m tests.bench
 
 docs: setup ## make the roles' READMEs and docs/reference.md anew from what they tell of

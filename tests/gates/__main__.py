@@ -156,6 +156,8 @@ PARTS: dict[str, Callable[[], Result]] = {
     "unit": pytest("tests/unit"),
     "molecule": molecule,
     "e2e": e2e,
+    # On the demo host as the part before left it.
+    "faults": pytest("tests/faults"),
     "integration": pytest("tests/integration"),
 }
 

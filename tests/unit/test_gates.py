@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,12 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(gates, "untracked", set)
     assert run_parts(monkeypatch, gates.Result(passed=1)) == 0
     assert capsys.readouterr().out.endswith("\n2 passed, 0 failed\n")
+
+
+def test_make_has_a_target_for_each_part() -> None:
+    text = (gates.ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", text, re.M))
+    # A target faults would be named as what is tested, not as the test.
+    assert {"test-faults" if part == "faults" else part for part in gates.PARTS} <= targets
+    shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=gates.ROOT, capture_output=True, text=True)
+    assert all(f"  {target} " in shown.stdout for target in targets)
