@@ -133,7 +133,7 @@ class ActionModule(ActionBase):
         quoted = shlex.quote(path)
         number = f"$(sed -n 's/^ *\"pid\": \\([0-9]*\\).*/\\1/p' {quoted})"
         done = self._low_level_execute_command(f"test -d /proc/{number} && echo alive || echo gone; cat {quoted}")
-        alive, _, text = str(done.get("stdout", "")).partition("\n")
+        alive, _end, text = str(done.get("stdout", "")).partition("\n")
         try:
             entry = json.loads(text)
         except ValueError:

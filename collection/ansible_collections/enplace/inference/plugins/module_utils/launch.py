@@ -60,7 +60,7 @@ class Guard:
 
     def _has_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         for name, value in headers:
-            scheme, _, key = value.partition(b" ")
+            scheme, _space, key = value.partition(b" ")
             # Digests are of one length, and compared in the same time whatever was sent.
             if name.lower() == b"authorization" and scheme.lower() == b"bearer":
                 return hmac.compare_digest(_digest(key), self._digest)

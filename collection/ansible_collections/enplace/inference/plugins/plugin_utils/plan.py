@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,16 +225,18 @@ def _read_entries(settings: Mapping[str, Any]) -> tuple[list[dict[str, Any]], li
         if not entry["recipe"] and f"{where}.recipe" not in {str(problem.where) for problem in problems}:
             problems.append(Problem(f"{where}.recipe", "is not set", "", "<org>/<model>:<variant>", "name a recipe"))
         entries.append(entry)
-
-        def place(key: str, stated: Mapping[str, Any] = stated, where: str = where) -> str:
-            return f"{where}.{key}" if key in stated else f"inventory enplace_{key}"
-
+        place = functools.partial(_place, stated, where)
         known = {str(problem.where) for problem in problems}
         found = (
             [] if any(text.startswith(f"{where}.") for text in known) else list(_judge_entry(entry, place, settings))
         )
         problems += [problem for problem in found if problem.where not in known]
     return entries, problems or list(_judge_ports(entries))
+
+
+def _place(stated: Mapping[str, Any], where: str, key: str) -> str:
+    """Where a person set what holds for an entry: in the entry, or for the whole host."""
+    return f"{where}.{key}" if key in stated else f"inventory enplace_{key}"
 
 
 def _judge_entry(
