@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -263,7 +264,8 @@ class Scene:
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
         self.repositories = folder / "repositories"
-        self._contexts = iter(range(4000, 3000, -8))
+        # Never one of an earlier session: its release may still be served here, or refused for what it once did.
+        self._contexts = iter(random.sample(range(2048, 4096), 200))
         self.smoke = yaml.safe_load(
             (ROOT / "recipes" / "enplace" / "smoke" / "recipe.yaml").read_text(encoding="utf-8")
         )

@@ -369,6 +369,7 @@ def tidy(scene: Scene) -> None:
     scene.tell_hub("DELETE")
     scene.do("for at in $(awk '$1 == \"faults\" {print $2}' /proc/mounts); do umount $at; rm -rf $at; done")
     scene.place_environment()
+    scene.do("rm -rf /home/admin/.ansible/tmp/*")
 
 
 def survived(fault: Fault, scene: Scene, expected: dict[str, Any]) -> Result:

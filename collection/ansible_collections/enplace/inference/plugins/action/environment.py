@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Controller side of the module environment: the lock travels only to a host that has to build.
 
-A converged host costs one call of the module. If the module answers that it has to build, the lock is transferred to
-a temporary folder, the module is called again, and the folder is removed whatever came of it.
+A converged host costs one call of the module. If the module answers that it has to build, it is called again with the
+lock's text among its arguments. A folder of Ansible's on the host would stay there when the controller dies.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ActionModule(ActionBase):
         if not lock:
             result.update(self._execute_module(MODULE, module_args=arguments, task_vars=task_vars))
             return result
-        if arguments.get("requirements"):
-            raise AnsibleActionFail("lock and requirements exclude each other: the former is transferred as the latter")
+        if arguments.get("requirements") or arguments.get("requirements_text"):
+            raise AnsibleActionFail("lock and requirements exclude each other: the former is sent as the latter")
         path, text, pins = self._read_lock(str(lock))
         sha256 = sha256_bytes(text)
         if arguments.get("lock_sha256") not in (None, "", sha256):
@@ -97,7 +97,12 @@ class ActionModule(ActionBase):
                 "after": lines(after),
             }
             return result
-        return self._build(arguments, path, result, task_vars)
+        built = self._execute_module(
+            MODULE, module_args={**arguments, "requirements_text": text.decode("utf-8")}, task_vars=task_vars
+        )
+        built.get("invocation", {}).get("module_args", {}).pop("requirements_text", None)
+        # The first call knows what was found, the second what came of it.
+        return {**result, "changed": False, **built, "found": result["found"]}
 
     def _read_lock(self, lock: str) -> tuple[str, bytes, list[Pin]]:
         """The lock's path, its bytes and its pins."""
@@ -110,18 +115,3 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"the lock file {lock} cannot be read: {error}") from error
         except Failure as failure:
             raise AnsibleActionFail(str(failure)) from failure
-
-    def _build(
-        self, arguments: dict[str, t.Any], path: str, result: dict[str, t.Any], task_vars: dict[str, t.Any] | None
-    ) -> dict[str, t.Any]:
-        folder = self._make_tmp_path()
-        try:
-            remote = self._connection._shell.join_path(folder, "requirements.lock.txt")
-            self._transfer_file(path, remote)
-            self._fixup_perms2((folder, remote))
-            arguments["requirements"] = remote
-            built = self._execute_module(MODULE, module_args=arguments, task_vars=task_vars)
-        finally:
-            self._remove_tmp_path(folder)
-        # The first call knows what was found, the second what came of it.
-        return {**result, "changed": False, **built, "found": result["found"]}

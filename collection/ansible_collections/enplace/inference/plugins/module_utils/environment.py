@@ -31,15 +31,18 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import (
     read_json,
     remove,
     sha256_bytes,
-    sha256_file,
     sized,
     space,
     write_json,
+    write_text,
 )
 from ansible_collections.enplace.inference.plugins.module_utils.transaction import watched
 
 #: Written last into an environment: without it the folder is what a cut run left over.
 SEAL_NAME = "enplace-environment.json"
+
+#: The lock in an environment that is being built.
+LOCK_NAME = "enplace-requirements.lock.txt"
 
 #: Characters of the digest that name the folder.
 DIGEST_NAME_LENGTH = 12
@@ -162,17 +165,21 @@ def _parse_pin(logical: str, line: int, where: str) -> Pin:
 
 def read_lock(path: str, expected_sha256: str = "") -> list[Pin]:
     """The pins of the lock file at ``path``; raises Failure if its SHA-256 is not the expected one."""
-    found = sha256_file(path)
+    with open(path, "rb") as stream:
+        return _parse_expected(stream.read(), path, expected_sha256)
+
+
+def _parse_expected(content: bytes, where: str, expected_sha256: str) -> list[Pin]:
+    found = sha256_bytes(content)
     if expected_sha256 and found != expected_sha256:
         raise Failure(
             what="the lock file is not the one that was asked for",
-            where=path,
+            where=where,
             expected=f"sha256 {expected_sha256}",
             found=f"sha256 {found}",
             todo="transfer the file again; if it was edited, resolve the recipe again so that its digest follows",
         )
-    with open(path, encoding="utf-8") as stream:
-        return parse_lock(stream.read(), path)
+    return parse_lock(content.decode("utf-8"), where)
 
 
 # --- what is there ---------------------------------------------------------------------------------------------------
@@ -318,12 +325,16 @@ def users_of(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Request:
-    """What an environment is built from, and how. Paths are on the host."""
+    """What an environment is built from, and how. Paths are on the host.
+
+    The lock is the file ``requirements``, or ``text`` where there is no such file.
+    """
 
     path: str
     digest: str
     lock_sha256: str
     requirements: str = ""
+    text: str = ""
     python: str = "/usr/bin/python3"
     uv: str = ""
     find_links: tuple[str, ...] = ()
@@ -334,6 +345,22 @@ class Request:
     assertions: tuple[Mapping[str, Any], ...] = ()
     cache: str = "/var/cache/enplace/uv"
     timeout_s: float = 3600.0
+
+
+def pins_of(request: Request) -> list[Pin]:
+    """The pins of a request's lock. Raises Failure where it is not the one that the digest was made for."""
+    if request.text:
+        return _parse_expected(request.text.encode("utf-8"), "the lock that was sent", request.lock_sha256)
+    return read_lock(request.requirements, request.lock_sha256)
+
+
+def _lock_file(request: Request) -> str:
+    """The path of the lock. A text is written into the environment: what a cut build leaves is removed as a whole."""
+    if not request.text:
+        return request.requirements
+    path = os.path.join(request.path, LOCK_NAME)
+    write_text(path, request.text)
+    return path
 
 
 def check_request(request: Request) -> str:
@@ -370,7 +397,7 @@ def build(request: Request) -> dict[str, Any]:
     The caller has made sure that nothing worth keeping lies there. The steps: venv, distributions from the lock by
     hash, aliases, comparison of what is installed with the lock, the engine's own assertions, flush to the disk, seal.
     """
-    pins = read_lock(request.requirements, request.lock_sha256)
+    pins = pins_of(request)
     version = check_request(request)
     if not version:
         raise Failure(
@@ -408,6 +435,7 @@ def build(request: Request) -> dict[str, Any]:
 
 def _build(request: Request, pins: Sequence[Pin], version: str, handle: int) -> dict[str, Any]:
     builder = _build_with_uv(request, pins, handle) if request.uv else _build_with_pip(request, pins, handle)
+    remove(os.path.join(request.path, LOCK_NAME))
     for alias in request.aliases:
         write_alias(request.path, alias)
     installed = _installed(request.path)
@@ -495,7 +523,7 @@ def _build_with_uv(request: Request, pins: Sequence[Pin], handle: int) -> str:
         arguments += ["--find-links", place]
     if request.torch_backend and wanted_from_torch_index(pins, request.find_links, request.ca_bundle):
         arguments += ["--torch-backend", request.torch_backend]
-    uv(*arguments, request.requirements, what="uv pip sync")
+    uv(*arguments, _lock_file(request), what="uv pip sync")
     # uv's own lock file, writable for everybody: of no use once nothing is installed here any more.
     remove(os.path.join(request.path, ".lock"))
     return " ".join(said[:2])
@@ -516,7 +544,7 @@ def _build_with_pip(request: Request, pins: Sequence[Pin], handle: int) -> str:
     arguments += ["--no-compile", "--no-cache-dir", "--progress-bar", "off"]
     for place in request.find_links:
         arguments += ["--find-links", place]
-    start(*arguments, "--requirement", request.requirements, what="pip install")
+    start(*arguments, "--requirement", _lock_file(request), what="pip install")
     # What the venv came with is not in the lock: another host's Python would bring another pip.
     locked = {pin.name for pin in pins}
     extra = [name for name in SEEDED if name not in locked and name in _installed(request.path)]
@@ -669,7 +697,7 @@ def _expect(request: Request, result: Result, what: str) -> None:
         raise _disk_full(request, output)
     raise Failure(
         what=f"the environment could not be built: {what} failed",
-        where=f"{request.path}, from {request.requirements}",
+        where=f"{request.path}, from {request.requirements or 'the lock that was sent'}",
         expected="return code 0",
         found=result.said(),
         todo=_advice(output),

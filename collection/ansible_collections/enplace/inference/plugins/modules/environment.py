@@ -44,14 +44,17 @@ options:
   lock:
     description:
       - The lock file on the controller; a relative path is looked for as the files of roles are.
-      - Either this or both O(lock_sha256) and O(requirements).
+      - Either this or both O(lock_sha256) and one of O(requirements) and O(requirements_text).
     type: str
   lock_sha256:
     description: SHA-256 of the lock file. Found out from O(lock) if that is given.
     type: str
   requirements:
-    description: The lock file on the host. Transferred from O(lock) if that is given, and removed afterwards.
+    description: The lock file on the host.
     type: path
+  requirements_text:
+    description: What the lock file says. Sent to a host that has to build if O(lock) is given.
+    type: str
   python:
     description: The interpreter the environment is made with.
     type: path
@@ -219,7 +222,7 @@ failure:
   type: dict
 needs_requirements:
   description: The environment has to be built and the lock is not on the host. Only seen by the action plugin.
-  returned: when O(requirements) is missing
+  returned: when neither O(requirements) nor O(requirements_text) is given
   type: bool
 """
 
@@ -238,6 +241,7 @@ def request_of(params: dict[str, t.Any]) -> env.Request:
         digest=params["digest"],
         lock_sha256=params["lock_sha256"] or "",
         requirements=params["requirements"] or "",
+        text=params["requirements_text"] or "",
         python=params["python"],
         uv=params["uv"] or "",
         find_links=tuple(params["find_links"]),
@@ -272,21 +276,21 @@ def ensure(request: env.Request, rebuild: bool, check_mode: bool) -> dict[str, t
             result["changed"] = True
             if not check_mode:
                 seal = env.assert_sealed(request, seal)
-    elif not request.requirements:
+    elif not request.requirements and not request.text:
         # The action plugin has the lock; which of its lines apply here, only this host can say.
         result["needs_requirements"] = True
         result["platform"] = {"python_full_version": version, "platform_machine": os.uname().machine}
         result["distributions"] = before
         return result
     elif check_mode:
-        pins = env.read_lock(request.requirements, request.lock_sha256)
+        pins = env.pins_of(request)
         result["distributions"] = [str(pin) for pin in pins]
         result["diff"] = diff(request.path, before, result["distributions"])
         return result
     else:
         if state.state == "drifted":
             # Only now, with the lock at hand, is it known that the build can begin.
-            env.read_lock(request.requirements, request.lock_sha256)
+            env.pins_of(request)
             remove(os.path.join(request.path, env.SEAL_NAME))
         seal = env.build(request)
         result["diff"] = diff(request.path, before, seal["distributions"])
@@ -334,6 +338,7 @@ def main() -> None:
             "lock": {"type": "str"},
             "lock_sha256": {"type": "str"},
             "requirements": {"type": "path"},
+            "requirements_text": {"type": "str"},
             "python": {"type": "path", "default": "/usr/bin/python3"},
             "uv": {"type": "path"},
             "find_links": {"type": "list", "elements": "str", "default": []},
@@ -347,6 +352,7 @@ def main() -> None:
             "timeout_s": {"type": "int", "default": 3600},
         },
         required_one_of=[("lock", "lock_sha256")],
+        mutually_exclusive=[("requirements", "requirements_text")],
         supports_check_mode=True,
     )
     try:
