@@ -788,18 +788,14 @@ def owned_by_root(paths: Iterable[str]) -> list[dict[str, str]]:
 
 
 def directories() -> list[dict[str, str]]:
-    """Every directory that the host role makes, parents first. Code belongs to root, state to the service user."""
+    """Every directory that the host role makes, parents first. The server can change the weights' cache alone.
+
+    Its journal and its reports are root's, and so is the folder they lie in: who owns that could replace them.
+    """
     root = [PREFIX, PREFIX / "tools", PREFIX / "environments", PREFIX / "releases", CACHE, CACHE / "uv"]
-    own = [STATE, HUB_CACHE, STATE / "reports"]
-    return owned_by_root(map(str, root)) + [
-        {
-            "path": str(p),
-            "owner": USER if p != STATE / "reports" else "root",
-            "group": USER if p != STATE / "reports" else "root",
-            "mode": "0755",
-        }
-        for p in own
-    ]
+    root += [STATE, STATE / "reports"]
+    cache = {"path": str(HUB_CACHE), "owner": USER, "group": USER, "mode": "0755"}
+    return [*owned_by_root(map(str, root)), cache]
 
 
 def url_of(entry: Mapping[str, Any]) -> str:
