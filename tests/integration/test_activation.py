@@ -99,7 +99,7 @@ class Site:
 
     def last(self) -> dict[str, Any]:
         """The newest transaction of the history."""
-        text = self.tell("sh", "-c", "cat \"$(ls -t /var/lib/enplace/activations/*.json | head -n 1)\"")
+        text = self.tell("sh", "-c", 'cat "$(ls -t /var/lib/enplace/activations/*.json | head -n 1)"')
         found: dict[str, Any] = json.loads(text)
         return found
 

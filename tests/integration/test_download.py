@@ -250,7 +250,10 @@ def test_the_right_token_opens_the_gate_if_nobody_else_can_read_it(host: Host, t
     [
         ({"revision": "0" * 40}, "the repository, but not this revision"),
         ({"repo": "enplace/nothing"}, "does not have this repository"),
-        ({"files": [{"path": "x", "bytes": 1, "sha256": "0" * 64}]}, "does not have all files of the recipe's manifest"),
+        (
+            {"files": [{"path": "x", "bytes": 1, "sha256": "0" * 64}]},
+            "does not have all files of the recipe's manifest",
+        ),
     ],
 )
 def test_what_the_hub_does_not_have_is_told(host: Host, changed: dict[str, Any], what: str) -> None:

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -405,9 +406,29 @@ def test_faults_and_requests_over_http(server: hub.Hub) -> None:
     ask(server, "POST", "/_sim/faults", body={"path": path, "do": "status", "status": 503})
     assert json.loads(ask(server, "DELETE", "/_sim/faults")[2]) == []
     assert ask(server, "GET", path)[0] == 200
-    for bad in ({"path": path}, {"path": path, "do": "cut", "when": 1}, {"path": path, "do": "explode"}, [1]):
+    for bad in (
+        {"path": path},
+        {"path": path, "do": "cut", "when": 1},
+        {"path": path, "do": "explode"},
+        {"path": path, "do": "slow", "rate": 0},
+        [1],
+    ):
         assert ask(server, "POST", "/_sim/faults", body=bad)[0] == 400
     assert ask(server, "POST", path)[0] == 405
+
+
+def test_sent_bytes_are_counted_and_slow_is_slow(server: hub.Hub) -> None:
+    server.clear_bytes()
+    path = f"/{SMOKE}/resolve/main/config.json"
+    size = server.repositories[SMOKE].files["config.json"].size
+    ask(server, "GET", path, {"Range": "bytes=10-19"})
+    assert json.loads(ask(server, "GET", "/_sim/bytes")[2]) == {path: 10}
+    server.add_fault(hub.Fault(path, "slow", rate=size))
+    begin = time.monotonic()
+    ask(server, "GET", path)
+    assert time.monotonic() - begin > 0.9
+    assert server.bytes_sent() == {path: size + 10}
+    assert json.loads(ask(server, "DELETE", "/_sim/bytes")[2]) == {}
 
 
 # --- the program -----------------------------------------------------------------------------------------------------

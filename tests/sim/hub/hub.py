@@ -601,11 +601,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
             if fault and fault.do == "flip" and position == fault.after:
                 chunk[0] ^= 0xFF
+            if fault and fault.do == "slow" and position >= fault.after:
+                time.sleep(length / fault.rate)
             self.wfile.write(chunk)
             self.server.count(urllib.parse.urlsplit(self.path).path, length)
             position += length
-            if fault and fault.do == "slow" and position > fault.after:
-                time.sleep(length / fault.rate)
 
     # --- what tests order ---
 

@@ -53,7 +53,10 @@ class Line:
             self._seen.clear()
             return f"[{self.host}] weights: {phase}, {spoken(elapsed_s)}"
         at = float(entry.get("at", 0.0))
-        self._seen = [(then, had) for then, had in self._seen if at - then <= self.SPAN_S and had <= done]
+        if self._seen and self._seen[-1][1] > done:
+            # The client was started again, and what it had of unfinished files is gone.
+            self._seen.clear()
+        self._seen = [(then, had) for then, had in self._seen if at - then <= self.SPAN_S]
         rate = 0.0
         if self._seen and at > self._seen[0][0]:
             rate = (done - self._seen[0][1]) / (at - self._seen[0][0])
