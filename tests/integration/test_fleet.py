@@ -31,12 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["fleet1", "fleet2", "fleet3"]
 MODEL = "enplace/large"
 #: Large enough for a daemon to be killed in the middle of one.
-SIZES = {"config.json": 2, "model-1.safetensors": 20_000_000, "model-2.safetensors": 400_000_000}
+SIZES = {"config.json": 2, "model-1.safetensors": 20_000_000, "model-2.safetensors": 300_000_000}
 CACHE = "/var/lib/enplace/hub"
 REPOSITORY = f"{CACHE}/models--enplace--large"
 
 PREPARE = """
-- hosts: all
+- hosts: fleet
   gather_facts: false
   become: true
   tasks:
@@ -57,7 +57,7 @@ PREPARE = """
 """
 # As the role serve does it: only hosts that lack something go through the role.
 FETCH = """
-- hosts: all
+- hosts: fleet
   gather_facts: false
   become: true
   tasks:
@@ -69,6 +69,7 @@ FETCH = """
         weights_hf: "{{ tools_path }}/bin/hf"
         weights_endpoint: http://hub.enplace.test:8080
         weights_source: "{{ source }}"
+        weights_fleet_address: "{{ enplace_fleet_address }}"
         weights_deep: "{{ deep | default(false) }}"
         weights_stall_s: 20
       when: looked.whole | length == 0 or deep | default(false) | bool
@@ -90,7 +91,7 @@ class Fleet:
             "models": [{"repo": self.model["repository"], **{k: self.model[k] for k in ("revision", "files")}}],
         }
         hosts = {name: {"enplace_fleet_address": lab.address(name)} for name in HOSTS}
-        inventory = {"all": {"vars": {**shared, **paths}}, "fleet": {"hosts": hosts}}
+        inventory = {"all": {"vars": {**shared, **paths}}, "fleet": {"hosts": hosts}, "away": {"hosts": {"gone": {}}}}
         (folder / "inventory.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
         (folder / "prepare.yml").write_text(PREPARE, encoding="utf-8")
         (folder / "fetch.yml").write_text(FETCH, encoding="utf-8")
@@ -146,7 +147,7 @@ class Fleet:
             assert self.sh(host, f"find {REPOSITORY} ! -user enplace") == ""
             assert self.sh(host, f"find {CACHE} -name '*.incomplete' -o -name enplace-partial") == ""
             assert self.sh(host, "systemctl is-active enplace-fleet || true") == "inactive"
-            assert self.sh(host, "ls /run/enplace/fleet 2>/dev/null || true") == ""
+            assert self.sh(host, "ls /run/enplace-fleet 2>/dev/null || true") == ""
             assert self.sh(host, "ls /run/enplace/jobs 2>/dev/null || true") == ""
 
 
@@ -183,7 +184,7 @@ def fleet(made: Fleet) -> Fleet:
 
 def test_the_hub_sends_each_byte_once_whatever_the_number_of_hosts(fleet: Fleet) -> None:
     said = fleet.fetch("fleet")
-    assert fleet.sent() == SIZES
+    assert fleet.sent() == SIZES, said
     fleet.demand_whole()
     assert "[fleet1] weights: enplace/large@" in said
     assert "[fleet3] weights: enplace/large@" in said
@@ -197,14 +198,14 @@ def test_the_hub_sends_each_byte_once_whatever_the_number_of_hosts(fleet: Fleet)
 def test_a_host_alone_takes_from_one_that_is_not_in_the_play(fleet: Fleet) -> None:
     fleet.fetch("hub", "-l", "fleet2")
     fleet.ask("DELETE", "bytes")
-    fleet.fetch("fleet", "-l", "fleet3")
-    assert fleet.sent() == {}
+    said = fleet.fetch("fleet", "-l", "fleet3")
+    assert fleet.sent() == {}, said
     fleet.demand_whole("fleet2", "fleet3")
 
 
-def test_a_host_alone_without_a_neighbour_asks_the_hub(fleet: Fleet) -> None:
-    fleet.fetch("fleet", "-l", "fleet3")
-    assert fleet.sent() == SIZES
+def test_a_host_alone_asks_the_hub_where_neighbours_have_nothing_or_are_gone(fleet: Fleet) -> None:
+    said = fleet.fetch("fleet", "-l", "fleet3", "-e", '{"weights_fleet_hosts": ["gone", "fleet2"]}')
+    assert fleet.sent() == SIZES, said
     fleet.demand_whole("fleet3")
 
 
@@ -216,8 +217,10 @@ def test_a_neighbour_that_cannot_give_is_named_and_the_hub_is_asked(fleet: Fleet
         said = fleet.fetch("fleet", "-l", "fleet2")
     finally:
         fleet.sh("fleet1", "chmod +x /usr/bin/rsync")
-    assert "fleet1 does not have" in said or "rsync is not there" in said
-    assert fleet.sent() == SIZES
+    assert "fleet1 offers nothing: weights cannot be offered to other hosts: rsync is not there" in " ".join(
+        said.split()
+    )
+    assert fleet.sent() == SIZES, said
     fleet.demand_whole("fleet2")
 
 
@@ -255,7 +258,7 @@ def test_a_daemon_killed_in_the_middle_is_started_again_and_the_file_goes_on(fle
     said, _ = running.communicate(timeout=300)
     assert running.returncode == 0, said
     assert 1_000_000 < kept < SIZES["model-2.safetensors"], "the daemon was not killed in the middle"
-    assert fleet.sent() == {}
+    assert fleet.sent() == {}, said
     fleet.demand_whole("fleet2")
 
 
@@ -273,41 +276,36 @@ def test_a_taker_cut_off_in_the_middle_goes_on_in_the_next_run(fleet: Fleet) -> 
     kept = int(fleet.sh("fleet2", f"stat -c %s {part}"))
     assert kept > 1_000_000
     inode = fleet.sh("fleet2", f"stat -c %i {part}")
-    fleet.fetch("fleet", "-l", "fleet2")
+    said = fleet.fetch("fleet", "-l", "fleet2")
     assert fleet.sh("fleet2", f"stat -c %i {fleet.blob('fleet2')}") == inode, "the same file was continued"
-    assert fleet.sent() == {}
+    assert fleet.sent() == {}, said
     fleet.demand_whole("fleet2")
 
 
-def test_a_secret_is_in_no_argument_list_and_no_output(fleet: Fleet) -> None:
+def test_a_secret_is_in_no_argument_list_and_no_output_and_strangers_get_nothing(fleet: Fleet) -> None:
     fleet.fetch("hub", "-l", "fleet1")
     running = fleet.begin("fleet", "-l", "fleet2", "-vvv")
-    fleet.wait("fleet1", "test -s /run/enplace/fleet/secrets")
-    secret = fleet.sh("fleet1", "cut -d: -f2 /run/enplace/fleet/secrets")
-    mode = fleet.sh("fleet1", "stat -c '%a %U' /run/enplace/fleet/secrets")
+    fleet.wait("fleet2", f'test -n "$(ls {REPOSITORY}/enplace-partial 2>/dev/null)"')
     lists = [fleet.sh(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") for host in ("fleet1", "fleet2")]
+    user, _, secret = fleet.sh("fleet1", "cat /run/enplace-fleet/secrets").partition(":")
+    mode = fleet.sh("fleet1", "stat -c '%a %U' /run/enplace-fleet/secrets")
+    address = fleet.lab.address("fleet1")
+    tries = {
+        (host, name, password): fleet.lab.exec(
+            host, ["sh", "-c", f"RSYNC_PASSWORD={password} rsync rsync://{name}@{address}:8730/hub/ 2>&1"]
+        ).stdout
+        for host, name, password in (("fleet2", user, "wrong"), ("fleet2", "root", secret), ("fleet3", user, secret))
+    }
     said, _ = running.communicate(timeout=300)
     assert running.returncode == 0, said
     assert len(secret) == 40
     assert mode == "600 enplace"
     assert not [text for text in lists if secret in text]
     assert secret not in said
+    for who, answer in tries.items():
+        assert "@ERROR" in str(answer), (who, answer)
+    assert "access denied" in str(tries["fleet3", user, secret])
     fleet.demand_whole("fleet1", "fleet2")
-
-
-def test_strangers_get_nothing(fleet: Fleet) -> None:
-    fleet.fetch("hub", "-l", "fleet1")
-    address = fleet.lab.address("fleet1")
-    running = fleet.begin("fleet", "-l", "fleet2")
-    fleet.wait("fleet1", "systemctl is-active --quiet enplace-fleet && ss -ltn 2>/dev/null | grep -q :8730 || true")
-    tries = {
-        host: fleet.lab.exec(host, ["sh", "-c", f"RSYNC_PASSWORD=x rsync rsync://any@{address}:8730/hub/ 2>&1"]).stdout
-        for host in ("fleet3", "fleet2")
-    }
-    said, _ = running.communicate(timeout=300)
-    assert running.returncode == 0, said
-    for host, answer in tries.items():
-        assert "@ERROR" in str(answer), (host, answer)
 
 
 def test_a_killed_controller_does_not_stop_the_download_and_the_next_run_waits_for_it(fleet: Fleet) -> None:
@@ -319,14 +317,14 @@ def test_a_killed_controller_does_not_stop_the_download_and_the_next_run_waits_f
     said = fleet.fetch("hub", "-l", "fleet1")
     assert "waiting for another run (process " in said
     assert "changed=" in said
-    assert fleet.sent() == SIZES
+    assert fleet.sent() == SIZES, said
     fleet.sh("fleet1", "rm -f /run/enplace/jobs/*")
     fleet.demand_whole("fleet1")
 
 
 def test_check_mode_downloads_nothing_and_offers_nothing(fleet: Fleet) -> None:
-    fleet.fetch("fleet", "--check")
-    assert fleet.sent() == {}
+    said = fleet.fetch("fleet", "--check")
+    assert fleet.sent() == {}, said
     for host in HOSTS:
         assert fleet.sh(host, f"ls -A {CACHE}") == ""
         assert fleet.sh(host, "systemctl is-active enplace-fleet || true") == "inactive"

@@ -68,10 +68,15 @@ def test_an_offer_has_the_address_of_the_source_and_the_names_of_its_files() -> 
         "h9": {"enplace_fleet_address": "192.0.2.9", "ansible_host": "198.51.100.9"},
     }
     sources = {A_KEY: "h9", B_KEY: "h9"}
-    first, second = chosen.fleet_offers([A, B], ["h1", "h2"], known, sources, "run", 8730)
+    first, second = chosen.fleet_offers([A, B], ["h1", "h2"], known, sources, {"run": "run", "port": "8730"})
     assert (first["name"], first["address"], first["port"], first["run"]) == ("h9", "192.0.2.9", 8730, "run")
-    assert first["etags"] == {"x": "e"}
-    assert second["etags"] == {}, "what could not be offered is asked of the hub, by name"
+    assert (first["etags"], first["reason"]) == ({"x": "e"}, "")
+    assert (second["etags"], second["reason"]) == ({}, "it was not reached, or does not have all of it")
+    known["h1"]["__weights_offered"]["results"] = [{"__weights_source_host": "h9", "msg": "no rsync\n  where: there"}]
+    assert (
+        chosen.fleet_offers([A], ["h1"], known, sources, {"run": "run", "port": 1})[0]["reason"]
+        == "no rsync, where: there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_the_daemon_is_told_to_read_only_for_those_who_are_named() -> None:
         "hosts allow = 192.0.2.1 192.0.2.2",
         "auth users = runA,runB",
         "path = /cache",
-        "secrets file = /run/enplace/fleet/secrets",
+        "secrets file = /run/enplace-fleet/secrets",
     ):
         assert line in lines
     assert not [line for line in lines if "sA" in line or "sB" in line]

@@ -11,7 +11,9 @@ Models = t.Sequence[t.Mapping[str, t.Any]]
 HostVars = t.Mapping[str, t.Mapping[str, t.Any]]
 
 #: Facts and results by which the tasks of the role weights tell each other; the names are those of fleet.yml.
-WANTED, ADDRESS, OFFERED = "__weights_wanted", "__weights_address", "__weights_offered"
+WANTED = "__weights_wanted"
+ADDRESS = "__weights_address"
+OFFERED = "__weights_offered"
 
 
 def key_of(model: t.Mapping[str, t.Any]) -> str:
@@ -78,26 +80,36 @@ def fleet_address(host: str, hostvars: HostVars) -> str:
 
 
 def fleet_offers(
-    models: Models, hosts: t.Sequence[str], hostvars: HostVars, sources: t.Mapping[str, str], run: str, port: int
+    models: Models,
+    hosts: t.Sequence[str],
+    hostvars: HostVars,
+    sources: t.Mapping[str, str],
+    by: t.Mapping[str, t.Any],
 ) -> list[dict[str, t.Any]]:
-    """What the module weights is told of the neighbours. One that could not offer is named, with nothing."""
+    """What the module weights is told of the neighbours. One that could not offer is named, with nothing.
+
+    ``by``: the run's name and the daemons' port.
+    """
     offers = []
     for model in models:
         key = key_of(model)
         source = sources[key]
         etags: t.Mapping[str, str] = {}
+        reason = "it was not reached, or does not have all of it"
         for host in hosts:
             for result in (hostvars[host].get(OFFERED) or {}).get("results", []):
                 if result.get("__weights_source_host") == source:
                     etags = (result.get("etags") or {}).get(key) or etags
+                    reason = ", ".join(str(result.get("msg") or reason).split("\n  "))
         offers.append(
             {
                 "model": key,
                 "name": source,
                 "address": fleet_address(source, hostvars),
-                "port": port,
-                "run": run,
+                "port": int(by["port"]),
+                "run": by["run"],
                 "etags": dict(etags),
+                "reason": "" if etags else reason,
             }
         )
     return offers

@@ -209,9 +209,7 @@ class Activator:
             self._switch(release, state, result)
             result.outcome = "activated"
 
-    def _switch(
-        self, release: Release, state: State, result: Result, leaves: Sequence[Mapping[str, str]] = ()
-    ) -> None:
+    def _switch(self, release: Release, state: State, result: Result, leaves: Sequence[Mapping[str, str]] = ()) -> None:
         """From whatever serves to a release. `leaves`: releases that are marked as not to be tried again."""
         result.changed = True
         retire = self._unwanted(release)

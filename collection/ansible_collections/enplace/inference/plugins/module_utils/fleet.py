@@ -42,7 +42,7 @@ UNIT = "enplace-fleet"
 #: What is offered: the name of the daemon's module.
 SHARE = "hub"
 #: The daemon's settings and secrets.
-FOLDER = "/run/enplace/fleet"
+FOLDER = "/run/enplace-fleet"
 #: Beside the blobs of a repository: what has been taken so far and is not yet known to be right.
 STAGE_NAME = "enplace-partial"
 PORT = 8730
@@ -255,7 +255,9 @@ class Wanted(Protocol):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a neighbour offers of one model: where, for whom, and how the content of each file is called there."""
+    """What a neighbour offers of one model: where, for whom, and how the content of each file is called there; or why
+    there is nothing.
+    """
 
     name: str
     address: str
@@ -263,6 +265,7 @@ class Offer:
     run: str
     secret: str = field(repr=False)
     etags: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -302,6 +305,9 @@ def take(offered: Offer, taker: Taker, files: Sequence[Wanted], told: Callable[[
     """
     taken = Taken()
     wanted = {}
+    if offered.reason:
+        taken.reasons.append(f"{offered.name} offers nothing: {offered.reason}")
+        return taken
     for file in files:
         etag = offered.etags.get(file.path, "")
         if not _ETAG.fullmatch(etag):

@@ -379,9 +379,7 @@ def _look(release: Release, shown: Mapping[str, Mapping[str, str]]) -> State:
     )
 
 
-def _states(
-    release: Release, unit: Mapping[str, str], timer: Mapping[str, str] | None
-) -> Iterable[dict[str, str]]:
+def _states(release: Release, unit: Mapping[str, str], timer: Mapping[str, str] | None) -> Iterable[dict[str, str]]:
     enabled, active = ("disabled", "inactive") if release.standby else ("enabled", "active")
     wanted = [(release.unit, unit)] + ([(release.timer, timer)] if timer is not None else [])
     for name, shown in wanted:

@@ -145,6 +145,10 @@ options:
         description: How the content of each file is called in the neighbour's cache, by path.
         type: dict
         required: true
+      reason:
+        description: Why there is nothing, for the warning.
+        type: str
+        default: ""
   secret:
     description: What the neighbours want to hear. It reaches rsync by its environment only.
     type: str
@@ -252,7 +256,7 @@ def diff_of(models: t.Sequence[weights.Model], result: dict[str, t.Any]) -> list
 
 
 def offer_of(asked: dict[str, t.Any], secret: str) -> Offer:
-    return Offer(asked["name"], asked["address"], asked["port"], asked["run"], secret, asked["etags"])
+    return Offer(asked["name"], asked["address"], asked["port"], asked["run"], secret, asked["etags"], asked["reason"])
 
 
 def main() -> None:
@@ -273,6 +277,7 @@ def main() -> None:
         "port": {"type": "int", "required": True},
         "run": {"type": "str", "required": True},
         "etags": {"type": "dict", "required": True},
+        "reason": {"type": "str", "default": ""},
     }
     module = AnsibleModule(
         argument_spec={
