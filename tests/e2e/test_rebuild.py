@@ -37,7 +37,7 @@ def test_a_host_that_is_made_anew_is_what_it_was(lab: Lab, demo: str, run: Calla
     lab.up(demo)
     result = run("-l", demo)
     assert result.rc == 0, result.text
-    # What served before the last release, or does not serve any more, is the history of one host, and no part of what it is.
+    # What served before the last release, or does not serve any more, is the history of a host, and no part of it.
     for found in (before, after := manifests(lab, demo)):
         for recipe in found["recipes"].values():
             recipe.pop("previous", None)
