@@ -264,8 +264,9 @@ class Scene:
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
         self.repositories = folder / "repositories"
-        # Never one of an earlier session: its release may still be served here, or refused for what it once did.
-        self._contexts = iter(random.sample(range(2048, 4096), 200))
+        # Hardly one of an earlier session: its release may still be served here, or be refused for what it once did.
+        # Not below what a check asks for.
+        self._contexts = iter(random.sample(range(2560, 4096), 200))
         self.smoke = yaml.safe_load(
             (ROOT / "recipes" / "enplace" / "smoke" / "recipe.yaml").read_text(encoding="utf-8")
         )
@@ -343,8 +344,8 @@ class Scene:
         own = next(entry for entry in manifest["files"] if entry["path"] == "generation_config.json")
         tokens = {
             manifest["revision"]: "@revision@",
-            repository.replace("/", "--"): "@repository@",
-            repository: "@repository@",
+            f"models--{repository.replace('/', '--')}": "models--@repository@",
+            f'"repository": "{repository}"': '"repository": "@repository@"',
             own["sha256"]: "@sha256@",
             f"--max-model-len {context}": "--max-model-len @context@",
             f'"context": {context}': '"context": @context@',
@@ -434,6 +435,7 @@ class Scene:
         """What the host has of a release's weights, with names put into words."""
         folder = f"{CACHE}/models--{release.repository.replace('/', '--')}"
         found = self.ask_host("weights", folder, *OF_THE_DISK)
+        found["records"] = [{**value, "repo": value["repo"] == release.repository} for value in found["records"]]
         return self._in_words(found, release.tokens)
 
     def answering(self) -> int:
@@ -445,11 +447,15 @@ class Scene:
         found = self.ask_host("manifest", *OF_THE_DISK)
         current = found["recipes"].get(SLUG, {})
         digest = json.loads(current["files"]["release.json"])["digest"]
-        # Older releases, their weights and their failures are no part of this one.
-        current.pop("previous", None)
-        name = release.repository.replace("/", "--")
-        found["weights"] = {key: value for key, value in found["weights"].items() if key.startswith(f"{name}--")}
-        return self._in_words(found, {digest: "@digest@", digest[:12]: "@release@", **release.tokens})
+        # Older releases, their weights and their failures are no part of this one. Which is the one before is known.
+        for history in ("previous", "failed"):
+            current.pop(history, None)
+        name = f"{release.repository.replace('/', '--')}--"
+        records = [value for key, value in found["weights"].items() if key.startswith(name)]
+        found["weights"] = [{**value, "repo": value["repo"] == release.repository} for value in records]
+        # A release lists the sums of its files, which are compared themselves.
+        sums = {hashlib.sha256(text.encode()).hexdigest(): f"@{name}@" for name, text in current["files"].items()}
+        return self._in_words(found, {**sums, digest: "@digest@", digest[:12]: "@release@", **release.tokens})
 
     def _in_words(self, found: dict[str, Any], tokens: Mapping[str, str]) -> dict[str, Any]:
         def said(value: Any) -> Any:
