@@ -15,6 +15,8 @@ from ansible_collections.enplace.inference.plugins.module_utils import release a
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Process
 from ansible_collections.enplace.inference.plugins.module_utils.transaction import PHASES, history
+from ansible_collections.enplace.inference.plugins.module_utils.verify import child
+from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
 from tests.sim.services import GIGABYTE, TOTAL, Host
 
@@ -67,6 +69,35 @@ def test_a_converged_host_is_left_alone(host: Host) -> None:
     assert host.services.log == before
     assert host.services.show(release.unit)["InvocationID"] == invocation
     assert len(history(host.layout)) == 1
+
+
+def test_the_report_of_a_run_that_others_finished_is_handed_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = host.release("one")
+    put(host, release)
+    path = host.layout.root / "report.json"
+    request = {
+        "url": "http://127.0.0.1:8000",
+        "model": "org/model",
+        "recipe": release.recipe,
+        "release": release.digest,
+        "report": str(path),
+        "engine": {"name": "vllm", "version": "1"},
+        "checks": [{"check": "healthy"}],
+    }
+    monkeypatch.setattr(activation, "_checks", lambda _release: request)
+    unit = {"name": release.unit, "invocation": host.services.show(release.unit)["InvocationID"]}
+    stored = {
+        "format": reports.FORMAT,
+        "complete": True,
+        "all_passed": True,
+        "checks": [{"status": reports.PASS}],
+        "subject": child.subject_of(request).as_data(),
+        "unit": unit,
+    }
+    path.write_text(json.dumps(stored))
+    assert put(host, release).report == stored
+    path.write_text(json.dumps({**stored, "unit": {**unit, "invocation": "of another start"}}))
+    assert put(host, release).report is None
 
 
 def test_the_next_release_replaces_the_first_without_a_second_start_at_the_end(host: Host) -> None:

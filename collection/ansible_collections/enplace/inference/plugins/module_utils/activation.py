@@ -128,6 +128,7 @@ class Activator:
         """Make the host serve a release. Raises Failure; then what served before serves, and the message says so."""
         with self._locked(f"activating {release.recipe or release.slug}", release) as result:
             self._active(release, result)
+            result.report = result.report or self._holding_report(release)
         return result
 
     def previous(self, slug: str = "") -> Result:
@@ -208,6 +209,16 @@ class Activator:
         if steps:
             self._switch(release, state, result)
             result.outcome = "activated"
+
+    def _holding_report(self, release: Release) -> dict[str, Any] | None:
+        """The report of another run that brought the host here, if it speaks for what runs now."""
+        request = _checks(release)
+        stored, _why = reports.read_report(request["report"])
+        if stored is None:
+            return None
+        shown = self.systemd.show(release.unit)
+        unit = reports.Unit(release.unit, shown.get("InvocationID", ""), shown.get("ActiveState", "unknown"), 0)
+        return None if reports.why_not(stored, child.subject_of(request), unit) else stored
 
     def _switch(self, release: Release, state: State, result: Result, leaves: Sequence[Mapping[str, str]] = ()) -> None:
         """From whatever serves to a release. `leaves`: releases that are marked as not to be tried again."""
