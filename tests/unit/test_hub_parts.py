@@ -180,7 +180,7 @@ def test_a_tree_lists_files_and_folders(tmp_path: Path) -> None:
     ("fields", "part"),
     [
         ({"path": "", "do": "cut"}, "field path"),
-        ({"path": "*", "do": "explode"}, "field do: expected status, cut, stall or flip, found 'explode'"),
+        ({"path": "*", "do": "explode"}, "field do: expected status, cut, stall, flip or slow, found 'explode'"),
         ({"path": "*", "do": "cut", "method": "PUT"}, "field method"),
         ({"path": "*", "do": "cut", "times": 0}, "field times"),
         ({"path": "*", "do": "status", "status": 200}, "field status"),
