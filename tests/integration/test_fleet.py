@@ -262,24 +262,6 @@ def test_a_daemon_killed_in_the_middle_is_started_again_and_the_file_goes_on(fle
     fleet.demand_whole("fleet2")
 
 
-def test_a_taker_cut_off_in_the_middle_is_made_whole_by_the_next_run(fleet: Fleet) -> None:
-    fleet.fetch("hub", "-l", "fleet1")
-    fleet.ask("DELETE", "bytes")
-    running = fleet.begin("fleet", "-l", "fleet2")
-    part = f"{REPOSITORY}/enplace-partial/{fleet.blob('fleet1').rsplit('/', 1)[1]}"
-    fleet.wait("fleet2", f"test $(stat -c %s {part} 2>/dev/null || echo 0) -gt 1000000")
-    # The job and its rsync die; the controller says so.
-    fleet.sh("fleet2", "kill -9 $(sed -n 's/^ *\"pid\": \\([0-9]*\\).*/\\1/p' /run/enplace/jobs/*.json)")
-    said, _ = running.communicate(timeout=120)
-    assert running.returncode != 0
-    assert "ended without a word" in said
-    kept = int(fleet.sh("fleet2", f"stat -c %s {part}"))
-    assert kept > 1_000_000
-    said = fleet.fetch("fleet", "-l", "fleet2")
-    assert fleet.sent() == {}, said
-    fleet.demand_whole("fleet2")
-
-
 def test_a_secret_is_in_no_argument_list_and_no_output_and_strangers_get_nothing(fleet: Fleet) -> None:
     fleet.fetch("hub", "-l", "fleet1")
     running = fleet.begin("fleet", "-l", "fleet2", "-vvv")
