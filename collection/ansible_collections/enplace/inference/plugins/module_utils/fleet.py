@@ -386,8 +386,8 @@ def _transfer(offered: Offer, taker: Taker, stage: str, sizes: Mapping[str, int]
                 watch=watch,
                 timeout_s=taker.timeout_s,
             )
-            # Nothing may have been left to send: whoever was cut off had all of it. 23 and 24: all that it has was sent.
-            # What is missing is seen when it is looked for.
+            # Nothing may have been left to send: whoever was cut off had all of it. 23 and 24: all that it has was
+            # sent. What is missing is seen when it is looked for.
             if result.rc == 0 or (result.rc in (23, 24) and bytes_in(stage) > before):
                 return ""
             output = result.tail(6).replace(offered.secret, "***")
