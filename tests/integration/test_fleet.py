@@ -275,7 +275,9 @@ def test_a_taker_cut_off_in_the_middle_is_made_whole_by_the_next_run(fleet: Flee
     assert "ended without a word" in said
     kept = int(fleet.sh("fleet2", f"stat -c %s {part}"))
     assert kept > 1_000_000
+    inode = fleet.sh("fleet2", f"stat -c %i {part}")
     said = fleet.fetch("fleet", "-l", "fleet2")
+    assert fleet.sh("fleet2", f"stat -c %i {fleet.blob('fleet2')}") == inode, "the same file was continued"
     assert fleet.sent() == {}, said
     fleet.demand_whole("fleet2")
 

@@ -31,7 +31,7 @@ def looked(host: str, *keys: str) -> dict[str, Any]:
 
 def test_the_first_host_that_wants_a_model_fetches_it_for_the_others() -> None:
     known = hostvars(h1=[A], h2=[A, B], h3=[B])
-    sources = chosen.fleet_sources(HOSTS, known, [])
+    sources = chosen.fleet_sources(HOSTS, known)
     assert sources == {A_KEY: "h1", B_KEY: "h2"}
     assert chosen.fleet_part([A, B], sources, "h2", own=True) == [B]
     assert chosen.fleet_part([A, B], sources, "h2", own=False) == [A]
@@ -43,7 +43,9 @@ def test_the_first_host_that_wants_a_model_fetches_it_for_the_others() -> None:
 def test_a_host_that_has_it_whole_comes_before_one_that_would_have_to_fetch_it() -> None:
     known = hostvars(h1=[A], h2=[A])
     failed = {"__weights_candidate": "h8", "unreachable": True}
-    sources = chosen.fleet_sources(HOSTS, known, [failed, looked("h9", A_KEY), looked("h3", A_KEY, B_KEY)])
+    known["h1"]["__weights_looked"] = {"results": [failed, looked("h9", A_KEY), looked("h3", A_KEY, B_KEY)]}
+    known["h2"]["__weights_looked"] = {"skipped": True}
+    sources = chosen.fleet_sources(HOSTS, known)
     assert sources == {A_KEY: "h9"}
     assert chosen.fleet_part([A], sources, "h1", own=True) == []
     assert chosen.fleet_takers(HOSTS, known, sources, "h9") == ["h1", "h2"]
