@@ -145,6 +145,7 @@ class Fleet:
             assert {name: digest for digest, name in (line.split() for line in lines)} == wanted
             assert self.sh(host, f"find {REPOSITORY}/snapshots -type l | wc -l") == str(len(wanted))
             assert self.sh(host, f"find {REPOSITORY} ! -user enplace") == ""
+            assert self.sh(host, f"find {REPOSITORY}/blobs -type f ! -perm 644") == ""
             assert self.sh(host, f"find {CACHE} -name '*.incomplete' -o -name enplace-partial") == ""
             assert self.sh(host, "systemctl is-active enplace-fleet || true") == "inactive"
             assert self.sh(host, "ls /run/enplace-fleet 2>/dev/null || true") == ""
@@ -262,7 +263,7 @@ def test_a_daemon_killed_in_the_middle_is_started_again_and_the_file_goes_on(fle
     fleet.demand_whole("fleet2")
 
 
-def test_a_taker_cut_off_in_the_middle_is_made_whole_by_the_next_run(fleet: Fleet) -> None:
+def test_a_taker_cut_off_in_the_middle_goes_on_in_the_next_run(fleet: Fleet) -> None:
     fleet.fetch("hub", "-l", "fleet1")
     fleet.ask("DELETE", "bytes")
     running = fleet.begin("fleet", "-l", "fleet2")
