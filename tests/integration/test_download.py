@@ -53,21 +53,19 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(root: Path) -> Iterator[hub.Hub]:
-    with hub.Hub(hub.load(root), quiet=True) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def repositories(root: Path) -> dict[str, hub.Repository]:
+    return hub.load(root)
 
 
 @pytest.fixture
-def server(shared: hub.Hub) -> hub.Hub:
-    shared.clear_faults()
-    shared.clear_requests()
-    shared.clear_bytes()
-    return shared
+def server(repositories: dict[str, hub.Repository]) -> Iterator[hub.Hub]:
+    """A hub for one test: what another test made it wait for may wake up late, and be counted."""
+    with hub.Hub(repositories, quiet=True) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
 
 
 class Host:

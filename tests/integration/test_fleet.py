@@ -145,6 +145,7 @@ class Fleet:
             assert {name: digest for digest, name in (line.split() for line in lines)} == wanted
             assert self.sh(host, f"find {REPOSITORY}/snapshots -type l | wc -l") == str(len(wanted))
             assert self.sh(host, f"find {REPOSITORY} ! -user enplace") == ""
+            assert self.sh(host, f"find {REPOSITORY}/blobs -type f ! -perm 644") == ""
             assert self.sh(host, f"find {CACHE} -name '*.incomplete' -o -name enplace-partial") == ""
             assert self.sh(host, "systemctl is-active enplace-fleet || true") == "inactive"
             assert self.sh(host, "ls /run/enplace-fleet 2>/dev/null || true") == ""
@@ -258,6 +259,26 @@ def test_a_daemon_killed_in_the_middle_is_started_again_and_the_file_goes_on(fle
     said, _ = running.communicate(timeout=300)
     assert running.returncode == 0, said
     assert 1_000_000 < kept < SIZES["model-2.safetensors"], "the daemon was not killed in the middle"
+    assert fleet.sent() == {}, said
+    fleet.demand_whole("fleet2")
+
+
+def test_a_taker_cut_off_in_the_middle_goes_on_in_the_next_run(fleet: Fleet) -> None:
+    fleet.fetch("hub", "-l", "fleet1")
+    fleet.ask("DELETE", "bytes")
+    running = fleet.begin("fleet", "-l", "fleet2")
+    part = f"{REPOSITORY}/enplace-partial/{fleet.blob('fleet1').rsplit('/', 1)[1]}"
+    fleet.wait("fleet2", f"test $(stat -c %s {part} 2>/dev/null || echo 0) -gt 1000000")
+    # The job and its rsync die; the controller says so.
+    fleet.sh("fleet2", "kill -9 $(sed -n 's/^ *\"pid\": \\([0-9]*\\).*/\\1/p' /run/enplace/jobs/*.json)")
+    said, _ = running.communicate(timeout=120)
+    assert running.returncode != 0
+    assert "ended without a word" in said
+    kept = int(fleet.sh("fleet2", f"stat -c %s {part}"))
+    assert kept > 1_000_000
+    inode = fleet.sh("fleet2", f"stat -c %i {part}")
+    said = fleet.fetch("fleet", "-l", "fleet2")
+    assert fleet.sh("fleet2", f"stat -c %i {fleet.blob('fleet2')}") == inode, "the same file was continued"
     assert fleet.sent() == {}, said
     fleet.demand_whole("fleet2")
 

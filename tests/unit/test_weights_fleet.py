@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from ansible_collections.enplace.inference.plugins.action.weights import Line, interval, spoken
 from ansible_collections.enplace.inference.plugins.filter import fleet as chosen
 from ansible_collections.enplace.inference.plugins.module_utils import command, download, fleet
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 
 A = {"repo": "org/a", "revision": "1" * 40, "files": [{"path": "x"}]}
 B = {"repo": "org/b", "revision": "2" * 40, "files": [{"path": "x"}]}
@@ -31,7 +35,7 @@ def looked(host: str, *keys: str) -> dict[str, Any]:
 
 def test_the_first_host_that_wants_a_model_fetches_it_for_the_others() -> None:
     known = hostvars(h1=[A], h2=[A, B], h3=[B])
-    sources = chosen.fleet_sources(HOSTS, known, [])
+    sources = chosen.fleet_sources(HOSTS, known)
     assert sources == {A_KEY: "h1", B_KEY: "h2"}
     assert chosen.fleet_part([A, B], sources, "h2", own=True) == [B]
     assert chosen.fleet_part([A, B], sources, "h2", own=False) == [A]
@@ -43,7 +47,9 @@ def test_the_first_host_that_wants_a_model_fetches_it_for_the_others() -> None:
 def test_a_host_that_has_it_whole_comes_before_one_that_would_have_to_fetch_it() -> None:
     known = hostvars(h1=[A], h2=[A])
     failed = {"__weights_candidate": "h8", "unreachable": True}
-    sources = chosen.fleet_sources(HOSTS, known, [failed, looked("h9", A_KEY), looked("h3", A_KEY, B_KEY)])
+    known["h1"]["__weights_looked"] = {"results": [failed, looked("h9", A_KEY), looked("h3", A_KEY, B_KEY)]}
+    known["h2"]["__weights_looked"] = {"skipped": True}
+    sources = chosen.fleet_sources(HOSTS, known)
     assert sources == {A_KEY: "h9"}
     assert chosen.fleet_part([A], sources, "h1", own=True) == []
     assert chosen.fleet_takers(HOSTS, known, sources, "h9") == ["h1", "h2"]
@@ -223,3 +229,53 @@ def test_the_line_has_bytes_rate_and_what_is_left() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(4, "4 s"), (89, "89 s"), (720, "12 min"), (12000, "3 h 20 min")])
 def test_spans_of_time(seconds: float, text: str) -> None:
     assert spoken(seconds) == text
+
+
+def test_a_program_on_a_leash_dies_with_who_started_it_and_so_do_its_children(tmp_path: Path) -> None:
+    marker = tmp_path / "pids"
+    script = f"sleep 100 & echo $! $$ > {marker}.new; mv {marker}.new {marker}; wait"
+    parent = os.fork()
+    if not parent:
+        command.run(["sh", "-c", script], leash=True)
+        os._exit(0)
+    deadline = time.monotonic() + 10
+    while not marker.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    left = [Path("/proc", pid) for pid in marker.read_text().split()]
+    while any(path.exists() for path in left) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [path for path in left if path.exists()]
+
+
+def test_a_program_on_a_leash_is_otherwise_as_any_other(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = command.run(["sh", "-c", "echo out; echo err >&2; exit 7"], leash=True)
+    assert (result.rc, result.stdout, result.stderr) == (7, "out\n", "err\n")
+    assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 7")
+    assert command.run(["sleep", "100"], leash=True, timeout_s=0.3).rc == command.TIMED_OUT
+    assert time.monotonic() - begin < 10
+    with pytest.raises(Failure, match="a program is missing"):
+        command.run([str(tmp_path / "nothing")], leash=True)
+
+
+def test_a_program_on_a_leash_has_what_it_is_to_keep(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from ansible_collections.enplace.inference.plugins.module_utils import command\n"
+        "os.closerange(3, 64)\n"
+        "handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "print(handle, command.run(['sh', '-c', 'ls -l /proc/$$/fd'], leash=True, keep=[handle]).stdout)\n"
+    )
+    lock = tmp_path / "lock"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(lock)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    number = done.stdout.split()[0]
+    assert number == "3", "the first free one, as in a job"
+    assert re.search(rf" {number} -> {lock}", done.stdout), done.stdout

@@ -13,6 +13,7 @@ HostVars = t.Mapping[str, t.Mapping[str, t.Any]]
 #: Facts and results by which the tasks of the role weights tell each other; the names are those of fleet.yml.
 WANTED = "__weights_wanted"
 ADDRESS = "__weights_address"
+LOOKED = "__weights_looked"
 OFFERED = "__weights_offered"
 
 
@@ -41,14 +42,13 @@ def fleet_wanted(hosts: t.Sequence[str], hostvars: HostVars) -> list[t.Mapping[s
     return list(models.values())
 
 
-def fleet_sources(
-    hosts: t.Sequence[str], hostvars: HostVars, looked: t.Sequence[t.Mapping[str, t.Any]]
-) -> dict[str, str]:
+def fleet_sources(hosts: t.Sequence[str], hostvars: HostVars) -> dict[str, str]:
     """The source of each model: a host that was found to have it whole, else the first one that wants it."""
     whole: dict[str, str] = {}
-    for result in looked:
-        for key in result.get("whole") or []:
-            whole.setdefault(key, str(result["__weights_candidate"]))
+    for host in hosts:
+        for result in (hostvars[host].get(LOOKED) or {}).get("results", []):
+            for key in result.get("whole") or []:
+                whole.setdefault(key, str(result["__weights_candidate"]))
     sources: dict[str, str] = {}
     for host in hosts:
         for model in wanted_by(host, hostvars):

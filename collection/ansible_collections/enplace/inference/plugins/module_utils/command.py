@@ -9,8 +9,10 @@ Standard library only, Python 3.9 or newer. Nothing here knows Ansible.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import time
@@ -24,6 +26,18 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 #: Return code of a command that was stopped at its deadline, as timeout(1) gives it.
 TIMED_OUT = 124
+
+# Runs "$@" and, when its input closes because whoever holds the other end has died, kills it with all its children.
+_LEASH = """
+exec {0}<&0
+( read -r _ <&{0}; kill -KILL 0 ) >/dev/null 2>&1 &
+watch=$!
+"$@" </dev/null {0}<&- &
+wait $!
+rc=$?
+kill -KILL $watch
+exit $rc
+"""
 
 #: Return code of a command that its watch gave up on.
 GIVEN_UP = 125
@@ -100,6 +114,7 @@ def run(
     keep: Sequence[int] = (),
     watch: Callable[[int], bool] | None = None,
     watch_every_s: float = 1.0,
+    leash: bool = False,
 ) -> Result:
     """Run a program to its end, or to its deadline, and return what it said.
 
@@ -107,9 +122,35 @@ def run(
     with its groups; only root may ask for another one. ``keep`` are file descriptors the child inherits: a lock's, so
     that it stays locked while the child works even if this process is killed. At the deadline the child's whole process
     group is killed and the result's ``rc`` is `TIMED_OUT`. ``watch`` is called with the child's process id every
-    ``watch_every_s`` seconds; when it answers False the group is killed and ``rc`` is `GIVEN_UP`. Raises Failure if the
-    program is not there or the user does not exist.
+    ``watch_every_s`` seconds; when it answers False the group is killed and ``rc`` is `GIVEN_UP`. With ``leash`` the
+    group is also killed when this process dies in whatever way; its first process is then a shell. Raises Failure if
+    the program is not there or the user does not exist.
     """
+    if not leash:
+        return _run(argv, env, cwd, timeout_s, user, keep, watch, watch_every_s)
+    near, far = os.pipe()
+    try:
+        return _run(argv, env, cwd, timeout_s, user, keep, watch, watch_every_s, near)
+    finally:
+        os.close(near)
+        os.close(far)
+
+
+def _run(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: str,
+    timeout_s: float,
+    user: str,
+    keep: Sequence[int],
+    watch: Callable[[int], bool] | None,
+    watch_every_s: float,
+    leash: int = -1,
+) -> Result:
+    """`run`; ``leash`` is the end of a pipe that the child reads from, whose other end nobody else has."""
+    held = leash != -1
+    # The shell knows descriptors of one digit alone.
+    number = next(digit for digit in range(3, 10) if digit not in keep)
     identity: dict[str, object] = {}
     if user:
         try:
@@ -126,9 +167,11 @@ def run(
             groups = os.getgrouplist(user, entry.pw_gid)
             identity = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
     try:
+        if held and shutil.which(argv[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", _LEASH.format(number), "sh", *argv] if held else list(argv),
+            stdin=leash if held else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,

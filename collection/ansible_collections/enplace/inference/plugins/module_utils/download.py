@@ -118,17 +118,18 @@ class Watchdog:
 
 
 def received_bytes(pid: int) -> dict[int, int]:
-    """Bytes that each TCP connection of a process has received so far, by the socket's inode; empty if nobody says.
+    """Bytes that each TCP connection of a process group has received so far, by the socket's inode; empty: nobody says.
 
     Asked of the kernel as ss(8) does (sock_diag(7)), which a minimal host need not have.
     """
     inodes = set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{name}"))
-                if match:
-                    inodes.add(int(match.group(1)))
+    for member in _group(pid):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{member}/fd"):
+                with contextlib.suppress(OSError):
+                    match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{member}/fd/{name}"))
+                    if match:
+                        inodes.add(int(match.group(1)))
     found: dict[int, int] = {}
     if inodes:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -136,6 +137,16 @@ def received_bytes(pid: int) -> dict[int, int]:
                 found.update(_tcp_received(family, inodes))
             except (OSError, struct.error):
                 continue
+    return found
+
+
+def _group(pid: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(name)) == pid:
+                    found.append(int(name))
     return found
 
 

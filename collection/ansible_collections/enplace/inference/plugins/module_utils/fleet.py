@@ -379,11 +379,13 @@ def _transfer(offered: Offer, taker: Taker, stage: str, sizes: Mapping[str, int]
             # rsync has deadlines of its own; the watch is for progress, and for one that hangs with them.
             watch = Watchdog(stage, 2 * taker.stall_s, told)
             result = run(
-                ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+                argv,
                 env=env,
                 user=taker.user,
                 keep=taker.keep,
                 watch=watch,
+                # Of its two processes the one that writes would go on for itself, beside that of the next run.
+                leash=True,
                 timeout_s=taker.timeout_s,
             )
             # Nothing may have been left to send: whoever was cut off had all of it. 23 and 24: all that it has was
@@ -446,6 +448,8 @@ def _place(taker: Taker, stage: str, wanted: Mapping[str, tuple[str, Any]], take
             continue
         if os.path.exists(staged[path]):
             taken.bytes += os.path.getsize(staged[path])
+            # One that was begun by a run before has the mode of an unfinished file.
+            os.chmod(staged[path], 0o644)
             os.replace(staged[path], blob)
         _link(taker, blob, os.path.join(taker.snapshot, path))
         taken.digests[path] = digest

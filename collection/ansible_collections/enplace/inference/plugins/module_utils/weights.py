@@ -597,8 +597,7 @@ def _download(
     download.remove_unfinished(repository)
     before, base, most = _sizes(blobs), download.bytes_in(blobs), 0
     plain_from = 2 if all(file.size <= MAX_PLAIN_BYTES for file in missing) else request.restarts + 1
-    # It dies with this process: nobody else would see that it hangs.
-    argv = ["setpriv", "--pdeathsig", "KILL", "--", request.hf, "download", model.repo]
+    argv = [request.hf, "download", model.repo]
     argv += [*(file.path for file in missing), "--revision", model.revision, "--cache-dir", request.cache, "--quiet"]
     for number in range(request.restarts + 1):
         download.remove_unfinished(repository)
@@ -611,7 +610,15 @@ def _download(
             env = _child_environment(request, home, scratch, token)
             if number >= plain_from:
                 env["HF_HUB_DISABLE_XET"] = "1"
-            result = run(argv, env=env, timeout_s=request.timeout_s, user=request.user, keep=[lock.handle], watch=watch)
+            result = run(
+                argv,
+                env=env,
+                timeout_s=request.timeout_s,
+                user=request.user,
+                keep=[lock.handle],
+                watch=watch,
+                leash=True,
+            )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         most = max(most, watch.most - base)
