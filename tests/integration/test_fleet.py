@@ -286,7 +286,9 @@ def test_a_taker_cut_off_in_the_middle_goes_on_in_the_next_run(fleet: Fleet) -> 
 def test_a_secret_is_in_no_argument_list_and_no_output_and_strangers_get_nothing(fleet: Fleet) -> None:
     fleet.fetch("hub", "-l", "fleet1")
     running = fleet.begin("fleet", "-l", "fleet2", "-vvv")
-    fleet.wait("fleet2", f'test -n "$(ls {REPOSITORY}/enplace-partial 2>/dev/null)"')
+    # Held in the middle, in one command: on a quick machine the transfer would be over before the first try.
+    held = f'until test -n "$(ls {REPOSITORY}/enplace-partial 2>/dev/null)"; do sleep 0.01; done; pkill -STOP -x rsync'
+    fleet.sh("fleet2", f"timeout 120 sh -c '{held}'")
     lists = [fleet.sh(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") for host in ("fleet1", "fleet2")]
     user, _, secret = fleet.sh("fleet1", "cat /run/enplace-fleet/secrets").partition(":")
     mode = fleet.sh("fleet1", "stat -c '%a %U' /run/enplace-fleet/secrets")
@@ -297,6 +299,7 @@ def test_a_secret_is_in_no_argument_list_and_no_output_and_strangers_get_nothing
         ).stdout
         for host, name, password in (("fleet2", user, "wrong"), ("fleet2", "root", secret), ("fleet3", user, secret))
     }
+    fleet.sh("fleet2", "pkill -CONT -x rsync")
     said, _ = running.communicate(timeout=300)
     assert running.returncode == 0, said
     assert len(secret) == 40
