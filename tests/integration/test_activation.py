@@ -250,7 +250,9 @@ def test_a_bad_release_is_taken_back(site: Site, name: str, said: str) -> None:
     status, output = site.activate(bad)
     assert status != 0
     assert said in output
-    assert f"release {site.release('one')['digest'][:12]} of {SLUG} serves again" in output
+    before = f"release {site.release('one')['digest'][:12]} of {SLUG}"
+    assert f"{before} serves again" in output
+    assert f"{before} passed its checks" in output
     site.serves(site.release("one", slow_s=2))
     record = json.loads(site.tell("cat", f"/opt/enplace/releases/{SLUG}/failed/{bad['digest'][:12]}.json"))
     assert record["output"]

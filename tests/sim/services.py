@@ -8,6 +8,7 @@ What a unit does is said by a marker in its text: `# engine: good`, `fails` (at 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from ansible_collections.enplace.inference.plugins.module_utils.environment impo
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Machine, Process
 from ansible_collections.enplace.inference.plugins.module_utils.systemd import Systemd
+from ansible_collections.enplace.inference.plugins.module_utils.verify import child
+from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
 GIGABYTE = 1_000_000_000
 TOTAL = 100 * GIGABYTE
@@ -221,7 +224,11 @@ class Host:
         unit = {"name": request["unit"], "invocation": state.get("invocation", "")}
         check = {"name": "known_answers", "status": "pass" if passed else "fail", "reason": "a wrong answer"}
         check.update({"expected": "Mars", "found": "Venus", "todo": ""})
-        return {"complete": True, "all_passed": passed, "unit": unit, "problems": [], "checks": [check]}
+        ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
+        report = {"format": reports.FORMAT, "complete": True, "all_passed": passed, "ended": ended}
+        report.update(subject=child.subject_of(request).as_data(), unit=unit, problems=[], checks=[check])
+        reports.store(request["report"], report)
+        return report
 
     def activator(self, **options: Any) -> Activator:
         def sealed(path: str) -> EnvironmentState:
@@ -250,7 +257,18 @@ class Host:
         contents = {
             releases.UNIT: unit,
             releases.ENVIRONMENT: f"[Service]\nEnvironment=NAME={name}\n",
-            releases.CHECKS: files.json_text({"python": "/usr/bin/python3", "checks": [], "report": "/report"}),
+            releases.CHECKS: files.json_text(
+                {
+                    "python": "/usr/bin/python3",
+                    "url": f"http://127.0.0.1:{port}",
+                    "model": "org/model",
+                    "recipe": f"org/model:{slug}",
+                    "release": digest,
+                    "engine": {"name": "vllm", "version": "1"},
+                    "checks": [{"check": "healthy"}],
+                    "report": str(self.layout.root / "reports" / slug / "latest.json"),
+                }
+            ),
             "ready.py": "# ready\n",
         }
         if timer:

@@ -15,7 +15,6 @@ from ansible_collections.enplace.inference.plugins.module_utils import release a
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Process
 from ansible_collections.enplace.inference.plugins.module_utils.transaction import PHASES, history
-from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
 from tests.sim.services import GIGABYTE, TOTAL, Host
@@ -46,8 +45,7 @@ def test_the_first_release_is_verified_then_installed_and_enabled(host: Host) ->
     release = host.release("one")
     done = host.activator(host={"arch": "x86_64"}).active(release)
     assert (done.changed, done.outcome) == (True, "activated")
-    assert done.report is not None
-    assert done.report["all_passed"]
+    assert done.reports[SLUG]["all_passed"]
     assert converged(host, release)
     assert host.serves() == release.digest
     assert host.layout.linked(SLUG, "current") == release.name
@@ -71,33 +69,38 @@ def test_a_converged_host_is_left_alone(host: Host) -> None:
     assert len(history(host.layout)) == 1
 
 
-def test_the_report_of_a_run_that_others_finished_is_handed_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def stored(host: Host, release: releases.Release) -> dict[str, Any]:
+    """The report on the host; it speaks for what runs."""
+    found = reports.read_report(str(host.layout.root / "reports" / release.slug / "latest.json"))[0]
+    assert found is not None
+    assert found["subject"]["release"] == release.digest
+    assert found["unit"]["invocation"] == host.services.show(release.unit)["InvocationID"]
+    return found
+
+
+def test_the_report_of_a_run_that_others_finished_is_handed_on(host: Host) -> None:
     release = host.release("one")
     put(host, release)
-    path = host.layout.root / "report.json"
-    request = {
-        "url": "http://127.0.0.1:8000",
-        "model": "org/model",
-        "recipe": release.recipe,
-        "release": release.digest,
-        "report": str(path),
-        "engine": {"name": "vllm", "version": "1"},
-        "checks": [{"check": "healthy"}],
-    }
-    monkeypatch.setattr(activation, "_checks", lambda _release: request)
-    unit = {"name": release.unit, "invocation": host.services.show(release.unit)["InvocationID"]}
-    stored = {
-        "format": reports.FORMAT,
-        "complete": True,
-        "all_passed": True,
-        "checks": [{"status": reports.PASS}],
-        "subject": child.subject_of(request).as_data(),
-        "unit": unit,
-    }
-    path.write_text(json.dumps(stored))
-    assert put(host, release).report == stored
-    path.write_text(json.dumps({**stored, "unit": {**unit, "invocation": "of another start"}}))
-    assert put(host, release).report is None
+    done = put(host, release)
+    assert done.reports == {SLUG: stored(host, release)}
+    assert (done.changed, len(host.verified)) == (False, 1)
+
+
+def test_a_server_that_was_started_again_meanwhile_is_checked_anew(host: Host) -> None:
+    release = host.release("one")
+    put(host, release)
+    host.power_cut()
+    done = put(host, release)
+    assert (done.changed, done.plan, len(host.verified)) == (True, [f"run the checks of {release.unit}"], 2)
+    assert done.reports == {SLUG: stored(host, release)}
+    assert put(host, release).changed is False
+    host.power_cut()
+    verify, host.verify = host.verify, lambda request: {**verify(request), "all_passed": False}  # type: ignore[method-assign]
+    with pytest.raises(activation.Unproven, match=f"release {release.name} of {SLUG} serves, but") as caught:
+        put(host, release)
+    assert not caught.value.reports[SLUG]["all_passed"]
+    assert host.serves() == release.digest
+    assert not (host.layout.folder(SLUG) / "failed").exists()
 
 
 def test_the_next_release_replaces_the_first_without_a_second_start_at_the_end(host: Host) -> None:
@@ -125,7 +128,9 @@ def test_a_bad_release_is_taken_back_and_not_tried_again(host: Host, engine: str
     with pytest.raises(activation.Refused, match=said) as caught:
         put(host, new)
     message = str(caught.value)
-    assert f"release {old.name} of {SLUG} serves again (0 s)" in message
+    assert f"release {old.name} of {SLUG} serves again (0 s); release {old.name} of {SLUG} passed its checks" in message
+    assert caught.value.reports == {SLUG: stored(host, old)}
+    assert put(host, old).changed is False
     assert f"phase {phase} of the activation" in message
     assert caught.value.evidence in message
     assert "enplace_retry=true" in message
@@ -147,6 +152,28 @@ def test_a_bad_release_is_taken_back_and_not_tried_again(host: Host, engine: str
     put(host, good, retry=True)
     assert converged(host, good)
     assert not Path(caught.value.evidence).parent.exists()
+
+
+def test_what_was_started_again_and_does_not_pass_its_checks_any_more_is_said_to(host: Host) -> None:
+    old, new = host.release("one"), host.release("two", engine="lies")
+    put(host, old)
+    verify, host.verify = host.verify, lambda request: {**verify(request), "all_passed": False}  # type: ignore[method-assign]
+    said = f"release {old.name} of {SLUG} serves again .*; release {old.name} of {SLUG} serves, but"
+    with pytest.raises(activation.Refused, match=said) as caught:
+        put(host, new)
+    assert not caught.value.reports[SLUG]["all_passed"]
+
+    def broken(request: Any) -> dict[str, Any]:
+        raise Failure("the checks cannot be started")
+
+    host.verify = broken  # type: ignore[method-assign]
+    said = f"release {old.name} of {SLUG} could not be checked: the checks cannot be started"
+    with pytest.raises(activation.Refused, match=said) as caught:
+        put(host, new, retry=True)
+    assert caught.value.reports == {}
+    assert host.serves() == old.digest
+    host.verify = verify  # type: ignore[method-assign]
+    assert put(host, old).reports == {SLUG: stored(host, old)}
 
 
 def test_where_nothing_served_before_nothing_is_left(host: Host) -> None:
@@ -300,8 +327,11 @@ def test_a_standby_is_verified_once_and_not_left_running(host: Host) -> None:
     main = host.release("one", slug=OTHER)
     standby = host.release("two", conflicts=OTHER, standby=True)
     put(host, main, wanted=[SLUG, OTHER])
-    put(host, standby, wanted=[SLUG, OTHER])
-    assert len(host.verified) == 2
+    done = put(host, standby, wanted=[SLUG, OTHER])
+    # What gave way to it was started again, and so checked again.
+    assert [request["unit"] for request in host.verified] == [main.unit, standby.unit, main.unit]
+    assert done.reports[OTHER] == stored(host, main)
+    assert put(host, main, wanted=[SLUG, OTHER]).changed is False
     assert converged(host, standby)
     assert converged(host, main)
     assert host.serves() == ""
@@ -457,7 +487,8 @@ def test_teardown_removes_a_recipe_wholly_and_nothing_of_another(host: Host) -> 
     done = host.activator().absent(SLUG)
     assert (done.changed, done.outcome, done.plan) == (True, "removed", plan)
     assert host.serves() == ""
-    left = [path for path in host.layout.root.rglob(f"*{SLUG}*") if not {"activations", "etc"} & set(path.parts)]
+    stays = {"activations", "reports", "etc"}
+    left = [path for path in host.layout.root.rglob(f"*{SLUG}*") if not stays & set(path.parts)]
     assert left == []
     assert (host.layout.owners / f"{two.unit}.d" / "50-mine.conf").exists()
     assert converged(host, one)

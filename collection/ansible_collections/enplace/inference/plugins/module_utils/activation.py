@@ -80,12 +80,15 @@ class Options:
 
 @dataclass
 class Result:
-    """What was done. `plan` in words; `ready_s` from start to completion; `recovered`: an earlier run's rest."""
+    """What was done. `plan` in words; `ready_s` from start to completion; `recovered`: an earlier run's rest.
+
+    reports: by slug, what the checks said of a server that runs now.
+    """
 
     changed: bool = False
     outcome: str = "converged"
     plan: list[str] = field(default_factory=list)
-    report: dict[str, Any] | None = None
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     ready_s: float | None = None
     seconds: float = 0.0
     recovered: str = ""
@@ -93,10 +96,20 @@ class Result:
 
 
 class Refused(Failure):
-    """A release that is not taken into service. `evidence` is the record's path; `report` the checks', if they ran."""
+    """A release that is not taken into service. `evidence` is the record's path; `report` the checks', if they ran.
+
+    reports: by slug, what the checks said of a server that was started again.
+    """
 
     evidence: str = ""
     report: dict[str, Any] | None = None
+    reports: Mapping[str, dict[str, Any]] = {}
+
+
+class Unproven(Failure):
+    """What serves does not pass its checks, and there is nothing to go back to. `reports` as of a `Refused`."""
+
+    reports: Mapping[str, dict[str, Any]] = {}
 
 
 class Activator:
@@ -125,10 +138,15 @@ class Activator:
     # What is asked for
 
     def active(self, release: Release) -> Result:
-        """Make the host serve a release. Raises Failure; then what served before serves, and the message says so."""
+        """Make the host serve a release, with a report that speaks for what runs.
+
+        Raises Failure: a Refused where the release was not taken into service, and the message says what serves; an
+        Unproven where what serves does not pass its checks.
+        """
         with self._locked(f"activating {release.recipe or release.slug}", release) as result:
             self._active(release, result)
-            result.report = result.report or self._holding_report(release)
+            if release.slug not in result.reports and not release.standby:
+                self._report_of(release, result)
         return result
 
     def previous(self, slug: str = "") -> Result:
@@ -210,15 +228,19 @@ class Activator:
             self._switch(release, state, result)
             result.outcome = "activated"
 
-    def _holding_report(self, release: Release) -> dict[str, Any] | None:
-        """The report of another run that brought the host here, if it speaks for what runs now."""
+    def _report_of(self, release: Release, result: Result) -> None:
+        """The stored report, where it speaks for what runs now: another run brought the host here. Else a new one."""
         request = _checks(release)
         stored, _why = reports.read_report(request["report"])
-        if stored is None:
-            return None
         shown = self.systemd.show(release.unit)
         unit = reports.Unit(release.unit, shown.get("InvocationID", ""), shown.get("ActiveState", "unknown"), 0)
-        return None if reports.why_not(stored, child.subject_of(request), unit) else stored
+        if stored is not None and not reports.why_not(stored, child.subject_of(request), unit):
+            result.reports[release.slug] = stored
+            return
+        result.changed = True
+        result.plan.append(f"run the checks of {release.unit}")
+        entry = {"slug": release.slug, "unit": release.unit, "current": release.name}
+        self._check_again(entry, result.reports)
 
     def _switch(self, release: Release, state: State, result: Result, leaves: Sequence[Mapping[str, str]] = ()) -> None:
         """From whatever serves to a release. `leaves`: releases that are marked as not to be tried again."""
@@ -276,11 +298,12 @@ class Activator:
         try:
             result.ready_s = self._wait_active(release.unit, self._ready_timeout(release), release)
             tx.enter("verifying", ready_s=result.ready_s)
-            result.report = report = self._verify(release)
+            report = self._verify(release)
         except (Failure, OSError) as error:
             raise self._revert(tx, release, error) from error
         if not report["all_passed"]:
             raise self._revert(tx, release, _did_not_pass(report), report)
+        result.reports[release.slug] = report
         unit = report.get("unit") or {}
         tx.enter("commit", invocation=str(unit.get("invocation", "")))
         self._commit(tx, release, result)
@@ -300,6 +323,11 @@ class Activator:
                 todo=f"{cause.todo or 'mend it'}; the next run does what is left of it",
                 detail=cause.detail,
             ) from error
+        if release.standby:
+            # What gave way to its checks runs anew. The standby is in place whatever comes of it.
+            for entry in _others(tx):
+                if entry["ran"]:
+                    self._check_again(entry, result.reports)
 
     def _commit_steps(self, tx: Transaction, release: Release, result: Result) -> None:
         """Every step may be done again, by a run that comes after a power cut."""
@@ -318,8 +346,7 @@ class Activator:
         retired = list(tx.data["retire"])
         self._retire(retired)
         if release.standby:
-            gone = (release.slug, *retired)
-            self._rest(release, [entry for entry in tx.data["stopped"] if entry["slug"] not in gone])
+            self._rest(release, _others(tx))
         else:
             self.systemd.enable(release.unit)
             if release.timer:
@@ -370,7 +397,8 @@ class Activator:
                 files.write_json(str(evidence), {"format": 1, "slug": release.slug, **record})
         with contextlib.suppress(OSError):
             tx.enter(UNDOING, failure=record)
-        serves = self._undo(tx, "reverted")
+        proven: dict[str, dict[str, Any]] = {}
+        serves = self._undo(tx, "reverted", proven)
         todo = [cause.todo, f"the evidence is in {evidence}"]
         if blamed and not tx.data["sealed"]:
             todo.append("a run does not try this release again unless told: enplace_retry=true")
@@ -383,11 +411,14 @@ class Activator:
             todo="; ".join(part for part in todo if part),
             detail=detail,
         )
-        refused.evidence, refused.report = str(evidence), report
+        refused.evidence, refused.report, refused.reports = str(evidence), report, proven
         return refused
 
-    def _undo(self, tx: Transaction, outcome: str) -> str:
-        """Take back everything of a transaction that was not committed. Returns what serves now, in words."""
+    def _undo(self, tx: Transaction, outcome: str, proven: dict[str, dict[str, Any]] | None) -> str:
+        """Take back everything of a transaction that was not committed. Returns what serves now, in words.
+
+        What is started again is checked, and its report put into `proven`; None: whoever calls sees to that.
+        """
         slug = tx.data["slug"]
         unit = releases.unit_of(slug)
         candidate = Release(slug, tx.data["digest"], {releases.UNIT: "", releases.ENVIRONMENT: ""}, layout=self.layout)
@@ -400,7 +431,14 @@ class Activator:
             self._remove_candidate(candidate)
             self.systemd.reload()
             self.systemd.forget(unit)
-            words = self._start_again(tx.data["stopped"])
+            words, serving = self._start_again(tx.data["stopped"])
+            if proven is not None:
+                for entry in serving:
+                    try:
+                        self._check_again(entry, proven)
+                        words.append(f"{_named(entry)} passed its checks")
+                    except Unproven as error:
+                        words.append(error.what)
         except (Failure, OSError) as error:
             words.append(f"going back failed: {error}")
             return "; ".join(words)
@@ -411,8 +449,8 @@ class Activator:
             tx.finish(outcome, serves=words)
         if words:
             return "; ".join(words)
-        serving = [name for name in self.layout.recipes() if name != slug or tx.data["before"]]
-        return "what served before was not stopped" if serving else "nothing served before, and nothing serves now"
+        before = [name for name in self.layout.recipes() if name != slug or tx.data["before"]]
+        return "what served before was not stopped" if before else "nothing served before, and nothing serves now"
 
     def _recover(self, release: Release | None, result: Result) -> str:
         """Finish or undo what an earlier run left open; what was done, in words. What is wanted may be taken on."""
@@ -439,7 +477,9 @@ class Activator:
             return f"took the activation of {whose} further, which was cut off in phase {phase}"
         with contextlib.suppress(OSError):
             tx.enter(UNDOING)
-        serves = self._undo(tx, "reverted" if "failure" in tx.data else "undone")
+        # Where a release is wanted, either it takes the place of what is started here or that is checked in the end.
+        proven = result.reports if release is None else None
+        serves = self._undo(tx, "reverted" if "failure" in tx.data else "undone", proven)
         return f"undid the activation of {whose}, which was cut off in phase {phase}: {serves}"
 
     def _can_resume(self, tx: Transaction, release: Release) -> bool:
@@ -528,21 +568,46 @@ class Activator:
             if entry["ran"]:
                 self.systemd.stop(entry["unit"])
 
-    def _start_again(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Start what was stopped, and wait until it answers. Returns what serves, in words."""
-        words = []
+    def _start_again(self, entries: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[Mapping[str, Any]]]:
+        """Start what was stopped, and wait until it answers. Returns what serves, in words, and which of them do."""
+        words: list[str] = []
+        serving: list[Mapping[str, Any]] = []
         for entry in entries:
             if entry["ran"]:
-                name = f"release {entry['current']} of {entry['slug']}" if entry["current"] else entry["unit"]
+                name = _named(entry)
                 try:
                     self.systemd.start(entry["unit"])
                     seconds = self._wait_active(entry["unit"], self._ready_timeout_of(entry["slug"]))
                     words.append(f"{name} serves again ({seconds:.0f} s)")
+                    serving.append(entry)
                 except Failure as error:
                     words.append(f"{name} was started again but does not serve: {error.what}, {error.found}")
             if entry["timer"]:
                 self.systemd.start(entry["timer"])
-        return words
+        return words, serving
+
+    def _check_again(self, entry: Mapping[str, Any], proven: dict[str, dict[str, Any]]) -> None:
+        """Run the checks of a verified release that was started again: its report was of another run of the unit.
+
+        Puts the report into `proven`. Raises Unproven where it does not pass, or nobody can say.
+        """
+        name = _named(entry)
+        try:
+            if not entry["current"]:
+                raise Failure("it is of no verified release")
+            report = self._verify(releases.load(self.layout, entry["slug"], entry["current"]))
+        except (Failure, OSError) as error:
+            cause = error if isinstance(error, Failure) else _from_os(error, self.layout.folder(entry["slug"]))
+            what = f"{name} could not be checked: {cause.what}"
+        else:
+            proven[entry["slug"]] = report
+            if report["all_passed"]:
+                return
+            cause = _did_not_pass(report)
+            what = f"{name} serves, but {cause.what}"
+        unproven = Unproven(what, cause.where or entry["unit"], cause.expected, cause.found, cause.todo, cause.detail)
+        unproven.reports = proven
+        raise unproven
 
     def _wait_gone(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Wait until no process of the stopped units is left."""
@@ -907,6 +972,17 @@ class Activator:
         for key in keys:
             text = text.replace(key, "***")
         return text
+
+
+def _named(entry: Mapping[str, Any]) -> str:
+    """What was stopped, or started again, by the name that a person knows it by."""
+    return f"release {entry['current']} of {entry['slug']}" if entry["current"] else str(entry["unit"])
+
+
+def _others(tx: Transaction) -> list[Mapping[str, Any]]:
+    """What was stopped for a standby and serves again once that is verified."""
+    gone = (tx.data["slug"], *tx.data["retire"])
+    return [entry for entry in tx.data["stopped"] if entry["slug"] not in gone]
 
 
 def _beside(release: Release) -> tuple[Path, Path]:

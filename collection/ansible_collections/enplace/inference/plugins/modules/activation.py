@@ -11,8 +11,8 @@ version_added: "1.0.0"
 description:
   - Brings a release of a recipe into service. What stands in its way is stopped, its memory is waited for, the release
     is started as a candidate, must answer a completion and pass its checks; only then it is installed and enabled.
-  - Whatever fails, the candidate is removed and what was stopped is started again, asked for a completion, and named
-    in the message. A release that failed is not tried again unless O(retry).
+  - Whatever fails, the candidate is removed and what was stopped is started again, asked for a completion, checked, and
+    named in the message. A release that failed is not tried again unless O(retry).
   - Every phase is written to a journal on the host before it begins. The next call finishes or undoes what a power cut
     or a killed controller left open.
   - A host has one lock. Its holder is named; one whose controller is gone goes on to its end, and is waited for. That a
@@ -148,12 +148,17 @@ plan:
 outcome:
   description:
     - V(converged) where there was nothing to do; V(activated); V(resumed) where the rest of an earlier run was done;
-      V(reverted) where it failed and what was before is in service; V(rolled back); V(removed).
+      V(reverted) where it failed and what was before is in service; V(unproven) where what serves does not pass its
+      checks; V(rolled back); V(removed).
   returned: always, except in check mode
   type: str
+reports:
+  description: By slug, the reports of the checks of servers that run now; those that were started again included.
+  returned: success, and where a release was not taken into service
+  type: dict
 report:
-  description: The report of the checks.
-  returned: when the checks ran
+  description: The report of the checks of a release that was not taken into service.
+  returned: on failure, when the checks ran
   type: dict
 ready_s:
   description: Seconds from the start to the first completion.
@@ -285,6 +290,14 @@ def main() -> None:
     activator = activation.Activator(releases.Layout(), Systemd(), Machine(), options)
     try:
         result = run(module, activator)
+    except activation.Unproven as unproven:
+        module.fail_json(
+            msg=str(unproven),
+            outcome="unproven",
+            detail=unproven.detail,
+            failure=unproven.fields(),
+            reports=dict(unproven.reports),
+        )
     except activation.Refused as refused:
         more = {"report": refused.report} if refused.report else {}
         module.fail_json(
@@ -293,6 +306,7 @@ def main() -> None:
             detail=refused.detail,
             evidence=refused.evidence,
             failure=refused.fields(),
+            reports=dict(refused.reports),
             **more,
         )
     except Held as held:
