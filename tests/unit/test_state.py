@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from ansible_collections.enplace.inference.plugins.module_utils import api_key, files, state, weights
 from ansible_collections.enplace.inference.plugins.module_utils import environment as env
+from ansible_collections.enplace.inference.plugins.module_utils import release as releases
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 from ansible_collections.enplace.inference.plugins.plugin_utils import status
 
@@ -29,8 +30,6 @@ SLUG = "org-model-cpu"
 OTHER = "org-other-cpu"
 REVISION = "1" * 40
 VERSION = ".".join(str(part) for part in sys.version_info[:3])
-CHECKS = [{"check": "healthy"}]
-ENGINE = {"name": "vllm", "version": "0.28.0"}
 CONTENT = {"config.json": b'{"x": 1}', "model.safetensors": b"w" * 5000}
 
 
@@ -107,27 +106,20 @@ class Planned:
         }
         self.plan["releases"] = [each for each in self.plan["releases"] if each["slug"] != slug] + [entry]
         self.plan["wanted"] = wanted
-        server = {
-            "recipe": release.recipe,
+        asked = json.loads(release.files[releases.CHECKS])
+        names = ("recipe", "release", "url", "model", "engine", "checks", "report")
+        self.plan["servers"][slug] = {
             "unit": release.unit,
-            "release": release.digest,
-            "url": f"http://127.0.0.1:{manifest.get('port', 8000)}",
-            "model": "org/model",
-            "engine": ENGINE,
-            "checks": CHECKS,
-            "report": str(self.root / "reports" / slug / "latest.json"),
+            **{key: asked[key] for key in names},
             "standby": release.standby,
             "api_key_file": "",
         }
-        self.plan["servers"][slug] = server
-        if not release.standby:
-            self.report(slug)
         return release
 
     def report(self, slug: str = SLUG, **changes: Any) -> None:
         server = self.plan["servers"][slug]
         subject = reports.Subject(
-            **{key: server[key] for key in ("url", "model", "recipe", "release")}, engine=ENGINE, checks=CHECKS
+            **{key: server[key] for key in ("url", "model", "recipe", "release", "engine", "checks")}
         )
         report = {
             "format": reports.FORMAT,
