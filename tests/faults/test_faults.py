@@ -210,8 +210,10 @@ END"""
 
 
 def bad_release(*said: str) -> Callable[[Case], None]:
+    """Nothing is done to it: the release itself is the fault."""
+
     def strike(case: Case) -> None:
-        case.fails(*said)
+        case.fails(*said, "serves again", "passed its checks")
 
     return strike
 
@@ -315,8 +317,13 @@ FAULTS = (
     Fault("power cut during the activation", power_cut(when_activation)),
     Fault("power cut during the verification", power_cut(when_verification)),
     Fault("two controllers at once", two_controllers, answers=(NEW,)),
-    Fault("the new release crashes at its start", bad_release("awq"), target=crashing, refused=True),
-    Fault("the new release hangs", bad_release(), target=hanging, refused=True),
+    Fault(
+        "the new release crashes at its start",
+        bad_release("Cannot find the config file for awq"),
+        target=crashing,
+        refused=True,
+    ),
+    Fault("the new release hangs", bad_release("completion"), target=hanging, refused=True),
     Fault("the new release answers wrongly", bad_release("known_answers"), target=wrong, refused=True),
     Fault("the port is taken", port_taken, target=on_other_port),
 )

@@ -83,11 +83,11 @@ def counted(report: Path, status: int) -> Result:
     return result
 
 
-def pytest(folder: str) -> Callable[[], Result]:
+def pytest(folder: str, *arguments: str) -> Callable[[], Result]:
     def part() -> Result:
         with tempfile.TemporaryDirectory(prefix="enplace-gates-") as scratch:
             report = Path(scratch) / "junit.xml"
-            status = run([sys.executable, "-m", "pytest", folder, f"--junitxml={report}"])
+            status = run([sys.executable, "-m", "pytest", folder, *arguments, f"--junitxml={report}"])
             return counted(report, status)
 
     return part
@@ -153,7 +153,8 @@ def untracked() -> set[str]:
 PARTS: dict[str, Callable[[], Result]] = {
     "lint": lint,
     "sanity": sanity,
-    "unit": pytest("tests/unit"),
+    # They share nothing but the machine's cores.
+    "unit": pytest("tests/unit", "--numprocesses=auto", "--dist=worksteal"),
     "molecule": molecule,
     "e2e": e2e,
     "integration": pytest("tests/integration"),
