@@ -22,7 +22,7 @@ sanity: ## ansible-test sanity
 unit: ## the logic
 molecule: ## each role on a test host
 e2e: ## a bare test host to a served model, and all that can go wrong
-test-faults: setup ## what may break while a host changes, done to one with a real engine; not yet part of test
+test-faults: setup ## what may break while a host changes, done to one with a real engine
 	@$(PYTHON) -m tests.gates faults
 integration: ## the test hosts, the simulated hub, the smoke model's build
 $(PARTS): setup

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,40 @@ def test_the_last_line_is_the_sum(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert status == 1
     assert out.endswith("\n6 passed, 1 failed\n")
     assert "failed: part1: a" in out
+
+
+def test_parts_without_a_host_run_beside_molecule_and_are_told_after_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def lint() -> gates.Result:
+        # Neither ends before the other began.
+        (tmp_path / "lint").touch()
+        while not (tmp_path / "molecule").exists():
+            time.sleep(0.01)
+        print("said by lint", flush=True)
+        return gates.Result(passed=4, failed=["one"])
+
+    def molecule() -> gates.Result:
+        (tmp_path / "molecule").touch()
+        while not (tmp_path / "lint").exists():
+            time.sleep(0.01)
+        print("said by molecule", flush=True)
+        return gates.Result(passed=1)
+
+    def killed() -> gates.Result:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return gates.Result(passed=1)
+
+    monkeypatch.setattr(gates, "untracked", set)
+    monkeypatch.setattr(gates, "PARTS", {"lint": lint, "molecule": molecule})
+    monkeypatch.setattr("sys.argv", ["gates"])
+    assert gates.main() == 1
+    out = capfd.readouterr().out
+    assert out.index("said by molecule") < out.index("===== lint") < out.index("said by lint")
+    assert re.search(r"^lint +4 +1 ", out, re.M)
+    monkeypatch.setattr(gates, "PARTS", {"lint": killed, "molecule": molecule})
+    assert gates.main() == 1
+    assert "failed: lint: ended with status -9, without a result" in capfd.readouterr().out
 
 
 def test_a_part_that_tested_nothing_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
