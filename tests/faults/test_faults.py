@@ -311,7 +311,7 @@ FAULTS = (
     Fault("a weight file is truncated on the disk", damaged(TRUNCATE, "500000 bytes"), target=the_same),
     Fault("a bit of a weight file flips on the disk", damaged(FLIP, "sha256"), target=deep),
     Fault("controller killed during the download", killed(when_download), target=unknown_weights),
-    Fault("power cut during the download", power_cut(when_download), target=unknown_weights),
+    Fault("power cut during the download", power_cut(when_download), playbook=WEIGHTS, target=unknown_weights),
     Fault("controller killed during the activation", killed(when_activation), answers=(OLD, NEW)),
     Fault("controller killed during the verification", killed(when_verification), answers=(OLD, NEW)),
     Fault("power cut during the activation", power_cut(when_activation)),
