@@ -135,6 +135,28 @@ def test_a_lock_names_its_holder_and_goes_with_it(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "second name", "folder", "pipe"])
+def test_a_lock_is_never_what_somebody_put_in_its_place(tmp_path: Path, kind: str) -> None:
+    """A lock may lie in a folder of a service's user, and the one who takes it, root, empties it."""
+    precious, path = tmp_path / "precious", tmp_path / "lock"
+    precious.write_text("of somebody else")
+    if kind == "link":
+        path.symlink_to(precious)
+    elif kind == "second name":
+        path.hardlink_to(precious)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(Failure, match="the lock cannot be taken: mine") as caught, files.Lock(str(path), "mine"):
+        pass
+    assert caught.value.where == str(path)
+    assert precious.read_text() == "of somebody else"
+    path.rmdir() if kind == "folder" else path.unlink()
+    with files.Lock(str(path), "mine"):
+        assert path.is_file()
+
+
 def test_a_lock_stays_while_the_program_it_was_given_to_works(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     mark = tmp_path / "mark"

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -280,7 +281,7 @@ class Lock:
     def __enter__(self) -> Lock:
         begin = time.monotonic()
         while True:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = self._open()
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -312,6 +313,29 @@ class Lock:
         os.write(handle, f"process {os.getpid()} since {_now()}{by}: {self.purpose}\n".encode())
         self.handle = handle
         return self
+
+    def _open(self) -> int:
+        """The lock file. It may lie in a folder where others write, and what is locked is emptied."""
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+            raise self._no_lock("a link or a folder" if error.errno != errno.ENXIO else "no plain file") from None
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+            return handle
+        os.close(handle)
+        raise self._no_lock("a file with a second name" if stat.S_ISREG(status.st_mode) else "no plain file")
+
+    def _no_lock(self, found: str) -> Failure:
+        return Failure(
+            f"the lock cannot be taken: {self.purpose}",
+            where=self.path,
+            expected="a plain file, or none",
+            found=found,
+            todo="find out who put it there, remove it, and run again",
+        )
 
     def mark_orphaned(self) -> None:
         """Tell those who come that nobody waits for this holder any more, and that it goes on to its end by itself."""
