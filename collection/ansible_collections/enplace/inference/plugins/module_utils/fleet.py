@@ -356,7 +356,8 @@ def _make(folder: str, taker: Taker) -> None:
         return
     _make(os.path.dirname(folder), taker)
     os.mkdir(folder, 0o755)
-    os.chown(folder, *taker.owner)
+    # Its parent is the service user's, who may have put a link there by now.
+    os.lchown(folder, *taker.owner)
 
 
 def _transfer(offered: Offer, taker: Taker, stage: str, sizes: Mapping[str, int], told: Callable[[int], None]) -> str:
@@ -448,8 +449,10 @@ def _place(taker: Taker, stage: str, wanted: Mapping[str, tuple[str, Any]], take
             continue
         if os.path.exists(staged[path]):
             taken.bytes += os.path.getsize(staged[path])
-            # One that was begun by a run before has the mode of an unfinished file.
-            os.chmod(staged[path], 0o644)
+            # One that was begun by a run before has the mode of an unfinished file. Not of what a link leads to.
+            handle = os.open(staged[path], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            os.fchmod(handle, 0o644)
+            os.close(handle)
             os.replace(staged[path], blob)
         _link(taker, blob, os.path.join(taker.snapshot, path))
         taken.digests[path] = digest
