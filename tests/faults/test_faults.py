@@ -300,6 +300,7 @@ FAULTS = (
         "the hub stalls mid-file", hub("stall", after=500_000, seconds=600), playbook=WEIGHTS, target=unknown_weights
     ),
     Fault("disk full during the download", full_disk_in_download, playbook=WEIGHTS, target=unknown_weights),
+    Fault("power cut during the download", power_cut(when_download), playbook=WEIGHTS, target=unknown_weights),
     Fault("disk full during the build of the environment", full_disk_in_venv, playbook=ENVIRONMENT, target=the_same),
     Fault(
         "controller killed during the build of the environment",
@@ -311,7 +312,6 @@ FAULTS = (
     Fault("a weight file is truncated on the disk", damaged(TRUNCATE, "500000 bytes"), target=the_same),
     Fault("a bit of a weight file flips on the disk", damaged(FLIP, "sha256"), target=deep),
     Fault("controller killed during the download", killed(when_download), target=unknown_weights),
-    Fault("power cut during the download", power_cut(when_download), playbook=WEIGHTS, target=unknown_weights),
     Fault("controller killed during the activation", killed(when_activation), answers=(OLD, NEW)),
     Fault("controller killed during the verification", killed(when_verification), answers=(OLD, NEW)),
     Fault("power cut during the activation", power_cut(when_activation)),
