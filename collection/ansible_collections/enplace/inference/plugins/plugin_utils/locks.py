@@ -30,8 +30,9 @@ TIMEOUT_S = 600.0
 _PASSED = ("UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-# A file may show up in an index, and later in its mirrors, after the moment it says it was uploaded at.
-SETTLED_DAYS = 3
+# A file may show up in an index, and weeks later in mirrors that hold back what is new, after the moment it says it was
+# uploaded at.
+SETTLED_DAYS = 21
 
 
 class LockError(RecipeError):
