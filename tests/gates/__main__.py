@@ -90,7 +90,7 @@ def pytest(folder: str, *arguments: str) -> Callable[[], Result]:
     def part() -> Result:
         with tempfile.TemporaryDirectory(prefix="enplace-gates-") as scratch:
             report = Path(scratch) / "junit.xml"
-            status = run([sys.executable, "-m", "pytest", folder, *arguments, f"--junitxml={report}"])
+            status = run([sys.executable, "-m", "pytest", folder, "--durations=10", *arguments, f"--junitxml={report}"])
             return counted(report, status)
 
     return part
