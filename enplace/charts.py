@@ -79,6 +79,8 @@ def _settings(shown: Sequence[Figure], across: str) -> dict[str, Any]:
         "width": 400,
         "height": 280,
         "margin": 8,
+        # Half of the last label is to the right of its point.
+        "margin_right": 24,
         "x_title": across,
         "y_title": shown[0]["unit"] if shown else "",
         # Lengths differ less where the axis begins at 0; nothing looks larger than it is.
