@@ -26,7 +26,9 @@ FLAGS = [
     "--disable-sync",
 ]
 # What a server may say. Were it markup, the first would change the title, and the second would ask another host.
-MARKUP = "<script>document.title='obeyed'</script><img src=http://192.0.2.1/x.png onerror=document.title='obeyed'>"
+SCRIPT = "<script>document.title='obeyed'</script>"
+IMAGE = "<img src=http://192.0.2.1/x onerror=document.title='obeyed'>"
+MARKUP = SCRIPT + IMAGE
 PAGES = ("index.html", "demo1/enplace-smoke-cpu.html", "demo2/enplace-smoke-cpu.html")
 
 # The contrast of each text of its own with what is behind it, by the formula of WCAG 2; the least of each kind.
@@ -77,7 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report.write(report.read(reports.put(root, reports.made("wrong_context", ended="2026-11-01T00:00:00Z"))))
     reports.put(root, reports.made(figures=reports.figures()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(liar.ANSWERS, next(iter(liar.ANSWERS)), MARKUP)
+        for ask, answer in zip(list(liar.ANSWERS), (SCRIPT, IMAGE), strict=False):
+            patch.setitem(liar.ANSWERS, ask, answer)
         bad = reports.made(problems=[f"beside the checks: {MARKUP}"], all_passed=False)
     bad["checks"][-1] |= {"status": "not run", "reason": MARKUP}
     bad["checks"][-2] |= {"status": "refused", "reason": MARKUP}
@@ -131,8 +134,9 @@ def test_no_request_leaves_a_page_and_markup_of_a_server_is_text(browser: Browse
         for place in ("wrong", "checks"):
             assert MARKUP in page.locator(f"section[aria-labelledby={place}]").inner_text()
         # As it came back from the server itself.
-        answered = page.locator("details", has_text="known_answers").locator("dd").all_inner_texts()
-        assert any(MARKUP in text for text in answered)
+        answered = page.locator("details", has_text="known_answers").locator("pre").last.inner_text()
+        assert SCRIPT in answered
+        assert IMAGE in answered
     page.close()
 
 
@@ -155,7 +159,7 @@ def test_a_page_has_a_title_a_language_and_landmarks(browser: Browser, folder: P
     assert page.title()
     assert page.locator("html").get_attribute("lang") == "en"
     for role in ("banner", "main", "contentinfo"):
-        assert page.get_by_role(role).count() == 1, role  # type: ignore[arg-type]
+        assert page.get_by_role(role).count() == 1, role
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.evaluate(
         "new Set([...document.querySelectorAll('[id]')].map((each) => each.id)).size"
