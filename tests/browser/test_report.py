@@ -178,9 +178,11 @@ def test_no_status_is_told_by_its_colour_alone(browser: Browser, folder: Path) -
 def test_paper_shows_what_is_folded_on_the_screen(browser: Browser, folder: Path) -> None:
     page = opened(browser, folder, PAGES[1])
     page.emulate_media(media="print")
-    heights = page.evaluate("[...document.querySelectorAll('details > div')].map((each) => each.offsetHeight)")
-    assert heights
-    assert min(heights) > 0
+    shown = page.evaluate("[...document.querySelectorAll('details > div')].map((each) => each.checkVisibility())")
+    assert shown
+    assert all(shown)
+    page.emulate_media(media="screen")
+    assert not page.evaluate("document.querySelector('details > div').checkVisibility()")
     page.close()
 
 
