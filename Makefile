@@ -3,7 +3,7 @@
 
 UV := tests/sim/uv
 PYTHON := $(UV) run --locked python
-PARTS := lint sanity unit molecule e2e integration
+PARTS := lint sanity unit browser molecule e2e integration
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test $(PARTS) test-faults bench docs setup clean
@@ -20,6 +20,7 @@ test: setup ## everything: all of the following parts, each to its end
 lint: ## ruff, mypy, yamllint, ansible-lint, recipes, argument specs, reference, changelog
 sanity: ## ansible-test sanity
 unit: ## the logic
+browser: ## the pages of reports, in chromium
 molecule: ## each role on a test host
 e2e: ## a bare test host to a served model, and all that can go wrong
 test-faults: setup ## what may break while a host changes, done to one with a real engine

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, help=summary, description=summary, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        if name == "lock":
+        if name in ("lock", "report"):
             return made
         made.add_argument(
             "--recipes",
@@ -142,6 +142,20 @@ def _parser() -> argparse.ArgumentParser:
         # `uv run` tells its children which uv ran them; it need not be on PATH.
         default=os.environ.get("UV") or "uv",
         help="the uv to use; where it is not given, the one that runs this command, else the one on PATH",
+    )
+
+    report = add(
+        "report",
+        "make pages of the reports of verification: HTML, Markdown and JUnit XML beside each, index.html for a folder",
+        "enplace report                                          those that runs have kept in ./reports",
+        "enplace report reports/spark                            of one host",
+        "enplace report reports/spark/enplace-smoke-cpu.json     one report",
+    )
+    report.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="a report, the folder of a host, or a folder of hosts; ./reports where none is named",
     )
     return parser
 

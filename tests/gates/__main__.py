@@ -158,6 +158,7 @@ PARTS: dict[str, Callable[[], Result]] = {
     "sanity": sanity,
     # The tests share nothing but the machine's cores.
     "unit": pytest("tests/unit", "--numprocesses=auto", "--dist=worksteal"),
+    "browser": pytest("tests/browser"),
     "molecule": molecule,
     "e2e": e2e,
     # On the demo host as the end-to-end tests leave it.
@@ -166,7 +167,7 @@ PARTS: dict[str, Callable[[], Result]] = {
 }
 # Those without a test host, which use the cores while the part BESIDE mostly waits for its hosts. No other part may be
 # disturbed: they measure.
-WITHOUT_HOST, BESIDE = ("lint", "sanity", "unit"), "molecule"
+WITHOUT_HOST, BESIDE = ("lint", "sanity", "unit", "browser"), "molecule"
 
 
 def perform(name: str) -> Result:
