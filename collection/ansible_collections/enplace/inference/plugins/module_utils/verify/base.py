@@ -11,10 +11,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ansible_collections.enplace.inference.plugins.module_utils.verify.server import CheckFailed, Server, Vitals, at
+from ansible_collections.enplace.inference.plugins.module_utils.verify.server import (
+    CheckFailed,
+    Server,
+    Vitals,
+    at,
+    whole,
+)
 
 # Facts about the KV cache, in its labels.
 CACHE_CONFIG = "vllm:cache_config_info"
+# A refused request, and the plain ones around it.
+REFUSED_TOKENS = 4
+REFUSED_DEMANDS = (
+    "the request of the check is refused: HTTP 400 with a message, as the recipe declares",
+    "control: the same prompt without what is refused is answered, before and after",
+)
 
 
 @dataclass
@@ -63,6 +75,37 @@ class Check:
     def run(self, server: Server) -> dict[str, Any]:
         """Ask, and return the evidence; CheckFailed where a demand does not hold."""
         raise NotImplementedError
+
+    def feature(self) -> dict[str, Any]:
+        """What a request must have to ask for what the check is about: the options of `Server.chat`.
+
+        Only of checks that take `refused`.
+        """
+        raise NotImplementedError
+
+    def question(self) -> str:
+        """A prompt for the check's own request."""
+        return str(self.parameters.get("ask") or "Hello")
+
+    def run_refused(self, server: Server) -> dict[str, Any]:
+        """Ask for what the recipe says is refused; CheckFailed where it is not, or where anything else is."""
+        self._plain(server, "before")
+        status, said = server.refusal(self.question(), **{"max_tokens": REFUSED_TOKENS, **self.feature()})
+        if status == 200:
+            todo = "remove refused from the check, so that it is shown that the engine does it rightly"
+            raise CheckFailed("the engine does what the recipe says it refuses", "HTTP 400", "HTTP 200", todo)
+        if status != 400 or not said:
+            todo = "a client must be told that it asked for too much: this is an error of another kind"
+            found = f"HTTP {status}: {said or 'no message'}"
+            raise CheckFailed("the refusal is not one", "HTTP 400 with error.message", found, todo)
+        self._plain(server, "after")
+        return {"status": status, "message": said, "declared": self.parameters["refused"]}
+
+    def _plain(self, server: Server, when: str) -> None:
+        """Control: without what is refused the same prompt is answered."""
+        reply = server.chat(self.question(), temperature=0, max_tokens=REFUSED_TOKENS, extra={"cache_salt": salt()})
+        if whole(reply, "usage", "completion_tokens") < 1:
+            raise CheckFailed(f"the plain request {when} the refused one has no tokens", "1 or more", reply)
 
 
 @dataclass

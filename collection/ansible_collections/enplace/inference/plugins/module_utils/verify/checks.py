@@ -20,7 +20,7 @@ from typing import Any
 
 # Part of the digest of a list of checks. Raise it when what any check asks or demands changes: a stored report of the
 # older code is then evidence of something else, and the checks run again.
-REVISION = 2
+REVISION = 3
 
 MAX_TOKENS = 4096
 
@@ -87,6 +87,15 @@ _SEED = Parameter(
     "which proves more.",
 )
 
+_HOT = Parameter(
+    "number", "Sampling temperature, high enough for unlikely tokens to come.", default=1.5, minimum=0.1, maximum=2
+)
+_REFUSED = Parameter(
+    "text",
+    "Why this engine refuses it: the request of the check must then get HTTP 400 with a message, and the check ends as "
+    "refused.",
+)
+
 CHECKS: dict[str, CheckSpec] = {
     spec.name: spec
     for spec in (
@@ -141,6 +150,7 @@ CHECKS: dict[str, CheckSpec] = {
                 "max_tokens": Parameter(
                     "integer", "Most tokens in the reply.", default=32, minimum=1, maximum=MAX_TOKENS
                 ),
+                "refused": _REFUSED,
             },
         ),
         CheckSpec(
@@ -188,19 +198,65 @@ CHECKS: dict[str, CheckSpec] = {
             {
                 "ask": _ASK,
                 "top": Parameter("integer", "Entries for every token.", default=5, minimum=1, maximum=1000),
+                "refused": _REFUSED,
             },
         ),
         CheckSpec(
             "json_schema",
             "A reply under a JSON schema is what the schema says, also where no prompt hints at it.",
             600,
-            {"max_tokens": _REPLY},
+            {"max_tokens": _REPLY, "refused": _REFUSED},
         ),
         CheckSpec(
             "logit_bias",
             "A biased token always comes, a banned one never, and no other request's row is touched.",
             300,
-            {"ask": _ASK},
+            {"ask": _ASK, "refused": _REFUSED},
+        ),
+        CheckSpec(
+            "min_p",
+            "Tokens sampled with min_p are all likely enough; without it less likely ones come.",
+            300,
+            {
+                "ask": _ASK,
+                "temperature": _HOT,
+                "min_p": Parameter(
+                    "number",
+                    "Least probability of a token, as a share of the likeliest one's.",
+                    default=0.1,
+                    minimum=0.001,
+                    maximum=0.9,
+                ),
+                "refused": _REFUSED,
+            },
+        ),
+        CheckSpec(
+            "min_tokens",
+            "A reply that would have ended goes on for min_tokens, and the next one ends again.",
+            300,
+            {
+                "ask": _ASK,
+                "max_tokens": Parameter(
+                    "integer",
+                    "Most tokens of the plain reply, which must end by itself.",
+                    default=64,
+                    minimum=1,
+                    maximum=MAX_TOKENS,
+                ),
+                "refused": _REFUSED,
+            },
+        ),
+        CheckSpec(
+            "bad_words",
+            "A word that the model says is not said where it is a bad one, and nothing else changes.",
+            300,
+            {"ask": _ASK, "refused": _REFUSED},
+        ),
+        CheckSpec(
+            "seed",
+            "The same seed samples the same tokens, another one others.",
+            300,
+            {"ask": _ASK, "temperature": _HOT, "refused": _REFUSED},
         ),
         CheckSpec(
             "prefix_cache",

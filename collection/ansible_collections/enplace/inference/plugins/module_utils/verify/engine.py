@@ -78,7 +78,7 @@ class Identity(Check):
         reply = server.chat("Hello", max_tokens=1, temperature=0)
         if reply.get("model") != want_model:
             raise CheckFailed("the completion names another model", want_model, reply.get("model"))
-        status = server.refusal(NOT_SERVED)
+        status, _said = server.refusal("Hello", max_tokens=1, model=NOT_SERVED)
         if status not in (400, 404):
             todo = "whatever answers here answers to any name, so its name proves nothing"
             raise CheckFailed("a name that is not served was not refused", "HTTP 404", f"HTTP {status}", todo)

@@ -31,7 +31,14 @@ VITALS_S = 20.0
 # What a server with a key must refuse to those without it; all but the first may be unknown to it.
 GUARDED = ("/v1/models", "/v1/chat/completions", "/invocations", "/tokenize")
 
-PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
+PASS, FAIL, REFUSED, NOT_RUN = "pass", "fail", "refused", "not run"
+# What speaks for a server: what it does rightly, and what it refuses as its recipe declares.
+GOOD = (PASS, REFUSED)
+
+
+def good(check: Any) -> bool:
+    """Whether one check of a report speaks for the server. Every status but those of `GOOD` does not."""
+    return isinstance(check, dict) and check.get("status") in GOOD
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,8 @@ def why_not(report: dict[str, Any], subject: Subject, unit: Unit | None) -> str:
     if not isinstance(then, dict) or not unit.invocation or then.get("invocation") != unit.invocation:
         return f"{unit.name} was started anew since"
     checks = report.get("checks")
-    results = [check.get("status") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
-    if report.get("all_passed") is not True or len(results) != len(subject.checks) or set(results) != {PASS}:
+    results = [good(check) for check in checks] if isinstance(checks, list) else []
+    if report.get("all_passed") is not True or len(results) != len(subject.checks) or not all(results):
         return "not every check passed"
     return ""
 
@@ -183,7 +190,7 @@ def run(
     return {
         "format": FORMAT,
         "complete": True,
-        "all_passed": bool(results) and not problems and all(result["status"] == PASS for result in results),
+        "all_passed": bool(results) and not problems and all(map(good, results)),
         "subject": subject.as_data(),
         "unit": after.as_data() if after is not None else None,
         "host": host,
@@ -261,7 +268,7 @@ def _open_to_all(subject: Subject, key: str) -> list[str]:
 
 def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, key: str) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
-    from ansible_collections.enplace.inference.plugins.module_utils.verify import server, suite
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import base, server, suite
 
     results: list[dict[str, Any]] = []
     gone = ""
@@ -277,11 +284,12 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
             results.append(_not_run(item, gone))
             continue
         check = suite.CLASSES[item["check"]](item, context)
+        refused = bool(item.get("refused"))
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]), key)
         clock = time.monotonic()
         evidence: dict[str, Any] = {}
         with server.Caught() as caught:
-            evidence = server.within(asked.deadline, partial(check.run, asked))
+            evidence = server.within(asked.deadline, partial(check.run_refused if refused else check.run, asked))
         asked.close()
         failure = _failure(caught.error)
         if failure is not None:
@@ -295,10 +303,10 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
         results.append(
             {
                 "name": check.name,
-                "status": FAIL if failure else PASS,
+                "status": FAIL if failure else REFUSED if refused else PASS,
                 "seconds": round(seconds, 3),
-                "asked": check.asked(),
-                "demanded": list(check.demanded),
+                "asked": "its request, which the engine must refuse" if refused else check.asked(),
+                "demanded": list(base.REFUSED_DEMANDS if refused else check.demanded),
                 "parameters": {key: value for key, value in item.items() if key != "check"},
                 # Masked before it is cut: the start of a key is a secret as well.
                 "evidence": _short(
@@ -306,7 +314,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
                         {**evidence, **({"seed": check.seed} if check.made_up else {}), "completions": asked.answered}
                     )
                 ),
-                "reason": failure.what if failure else "",
+                "reason": failure.what if failure else item["refused"] if refused else "",
                 "expected": failure.expected if failure else "",
                 "found": failure.found if failure else "",
                 "todo": failure.todo if failure else "",

@@ -25,6 +25,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.output im
     Logprobs,
     PromptLogprobs,
 )
+from ansible_collections.enplace.inference.plugins.module_utils.verify.sampling import BadWords, MinP, MinTokens, Seed
 from ansible_collections.enplace.inference.plugins.module_utils.verify.tools import (
     ToolCall,
     ToolCallStreamed,
@@ -47,6 +48,10 @@ CLASSES: dict[str, type[Check]] = {
         PromptLogprobs,
         JsonSchema,
         LogitBias,
+        MinP,
+        MinTokens,
+        BadWords,
+        Seed,
         PrefixCache,
         Needles,
         Draft,
