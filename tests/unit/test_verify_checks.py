@@ -33,6 +33,10 @@ MORE: list[dict[str, Any]] = [
     {"check": "json_schema"},
     {"check": "logit_bias", "ask": "Hello"},
     {"check": "prefix_cache", "tokens": [2048, 4096], "block": 256, "exact": False},
+    {"check": "min_p", "ask": "Hello", "min_p": 0.2, "temperature": 1.2},
+    {"check": "min_tokens", "ask": "Hello", "max_tokens": 32},
+    {"check": "bad_words", "ask": "Hello", "refused": "speculation"},
+    {"check": "seed", "ask": "Hello"},
     {"check": "needles", "tokens": [1000, 250000], "depths": 3},
     {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.99, "requests": 8},
     {"check": "kv_pool", "tokens": 1_000_000, "concurrency": 3.5},
@@ -102,6 +106,10 @@ def test_every_check_has_its_code_and_every_code_its_entry() -> None:
         ([{"check": "tool_call", "calls": 0}], "checks[0].calls", "at least 1"),
         ([{"check": "tool_result", "rounds": 1}], "checks[0].rounds", "at least 2"),
         ([{"check": "healthy", "ask": "x"}], "checks[0].ask", "unknown parameter"),
+        ([{"check": "seed", "ask": "x", "temperature": 0}], "checks[0].temperature", "at least 0.1"),
+        ([{"check": "min_p", "ask": "x", "refused": True}], "checks[0].refused", "expected text"),
+        ([{"check": "min_p", "ask": "x", "refused": ""}], "checks[0].refused", "blanks"),
+        ([{"check": "healthy", "refused": "no"}], "checks[0].refused", "unknown parameter"),
         ([{"check": "known_answers_in_flight"}], "checks[0].prompts", "missing"),
         (
             [{"check": "known_answers_in_flight", "prompts": [SUM, CAPITAL], "requests": 1}],
@@ -147,7 +155,14 @@ def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
         "seed": None,
         "deadline_s": 1800,
     }
-    assert filled[3] == {"check": "logprobs", "ask": "Hello", "top": 20, "max_tokens": 32, "deadline_s": 300}
+    assert filled[3] == {
+        "check": "logprobs",
+        "ask": "Hello",
+        "top": 20,
+        "max_tokens": 32,
+        "refused": None,
+        "deadline_s": 300,
+    }
 
 
 def test_digest_is_that_of_what_is_asked_and_not_of_how_it_is_written() -> None:

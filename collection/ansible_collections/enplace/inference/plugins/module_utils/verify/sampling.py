@@ -170,12 +170,12 @@ class BadWords(Check):
     demanded = (
         "control: the reply without bad_words has the word, as the tokens that the engine then must keep out",
         "with the word among bad_words the reply has none of these tokens in a row",
-        "with another word, which the reply has not, it stays as it is",
         "the next request has the word again",
+        "control: with another bad word, which the reply has not, it stays as it is",
     )
 
     def asked(self) -> str:
-        return f"one prompt at temperature 0, {BAD_WORDS_TOKENS} tokens: plain, a word of it bad, another bad, plain"
+        return f"one prompt at temperature 0, {BAD_WORDS_TOKENS} tokens: plain, a word of it bad, plain, another word bad"
 
     def feature(self) -> dict[str, Any]:
         return {"temperature": 0, "extra": {"bad_words": ["word"]}}
@@ -190,15 +190,15 @@ class BadWords(Check):
             raise CheckFailed("a bad word came", f"no {word!r}, tokens {left}", said, todo, word=word, plain=text)
         if not without:
             raise CheckFailed("with a bad word there is no reply", "other tokens", said)
+        again, said_again = self._reply(server, [])
+        if again != base:
+            todo = "bad_words of one request acts on the next"
+            raise CheckFailed("a bad word is left over in the next request", text, said_again, todo, word=word)
         other = f"q{self.rng.randrange(16**8):08x}"
         same, said_then = self._reply(server, [other])
         if same != base:
             todo = "bad_words changes more than the words that it names"
             raise CheckFailed("a bad word that is not said changes the reply", text, said_then, todo, word=other)
-        again, said_again = self._reply(server, [])
-        if again != base:
-            todo = "bad_words of one request acts on the next"
-            raise CheckFailed("a bad word is left over in the next request", text, said_again, todo, word=word)
         return {"word": word, "kept_out": kept_out, "plain": text, "without": said}
 
     def _reply(self, server: Server, bad: list[str]) -> tuple[list[int], str]:
