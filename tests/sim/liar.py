@@ -131,6 +131,9 @@ LIES = {
     "hits_not_counted": "hits of the prefix cache that /metrics does not count",
     "cached_off_block": "cached tokens that are no whole blocks",
     "cached_little": "only the first block is read from the cache",
+    "cached_to_the_end": "a prompt that ends with a block is read from the cache wholly",
+    "cached_rounded_up": "a block that lacks its last token is read from the cache",
+    "boundary_changes_values": "other log-probabilities where a prompt ends just after a block that was cached",
     "cache_changes_values": "other log-probabilities from the cache",
     "cache_changes_tokens": "other tokens from the cache",
     "noise": "other log-probabilities each time",
@@ -144,6 +147,9 @@ LIES = {
     "nothing_drafted": "counters of speculation that stay as they are",
     "nothing_accepted": "a draft that is never accepted",
     "all_accepted": "a draft that is always accepted",
+    "short_drafts": "drafts of one token",
+    "later_positions_rare": "a draft whose second token is worse than told",
+    "no_positions": "/metrics without the shares of positions",
     "others_ask": "other requests are answered meanwhile",
     "no_cache_config": "/metrics without the facts of the KV cache",
     "small_pool": "a KV pool that is too small",
@@ -222,7 +228,8 @@ class Simulated:
         self.hits = 0
         self.generated = 50
         self.drafts = 0
-        self.accepted = 0
+        self.drafted = 0
+        self.accepted = [0, 0]  # at the first and the second position
         self.calls = 0
         self.codes: list[str] = []
         self.results: list[str] = []
@@ -343,6 +350,8 @@ class Simulated:
                 found = max(keys, default=0)
             if self.lie == "cached_off_block" and found:
                 found -= 7
+            if found and (self.lie, len(ids) % BLOCK) in (("cached_to_the_end", 0), ("cached_rounded_up", BLOCK - 1)):
+                found = math.ceil(len(ids) / BLOCK) * BLOCK
             if self.lie == "cached_little":
                 found = min(found, BLOCK)
             if self.lie != "hits_not_counted":
@@ -589,7 +598,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Whether the request asks for what this server refuses, and the client was told so."""
         me = self.server_is
         refused = [key for key in me.refuses if body.get(key)]
-        if not refused and me.lie != "refuses_all" and not (me.lie == "refuses_and_dies" and me.before):
+        if not refused and me.lie != "refuses_all" and not (me.lie == "refuses_and_dies" and "refused" in me.before):
             return False
         me.before["refused"] = refused
         status = 500 if me.lie == "refuses_with_500" else 400
@@ -645,10 +654,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 me.generated += len(reply.ids)
             if me.lie == "token_counter_falls":
                 me.generated = 0
-            if me.lie != "nothing_drafted":  # of four drafts of one token three are accepted
-                steps = max(1, len(reply.ids) * 4 // 7)
+            if me.lie != "nothing_drafted":  # of six drafts of two tokens five first and four second ones are accepted
+                steps = max(1, len(reply.ids) * 2 // 5)
+                first, second = {
+                    "nothing_accepted": (0, 0),
+                    "all_accepted": (steps, steps),
+                    "short_drafts": (steps * 5 // 6, 0),
+                    "later_positions_rare": (steps, steps * 3 // 6),
+                }.get(me.lie, (steps * 5 // 6, steps * 4 // 6))
                 me.drafts += steps
-                me.accepted += {"nothing_accepted": 0, "all_accepted": steps}.get(me.lie, steps * 3 // 4)
+                me.drafted += steps if me.lie == "short_drafts" else 2 * steps
+                me.accepted = [me.accepted[0] + first, me.accepted[1] + second]
 
     def _plain(self, reply: _Reply) -> None:
         me = self.server_is
@@ -794,7 +810,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         count = min(top, 5) if me.lie == "top_capped" else top
         rows = [self._row(token, rank, count) for token, rank in zip(reply.ids, reply.ranks, strict=True)]
-        if me.lie == "noise" or (me.lie == "cache_changes_values" and reply.cached):
+        boundary = me.lie == "boundary_changes_values" and len(reply.prompt) % BLOCK == 1
+        if me.lie == "noise" or (reply.cached and (boundary or me.lie == "cache_changes_values")):
             shift = 1e-7 * (me.finished if me.lie == "noise" else 1)
             for entry in [rows[0], *rows[0]["top_logprobs"]]:
                 entry["logprob"] -= shift
@@ -841,10 +858,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if me.lie != "no_draft_counters":
             page += (
                 f"vllm:spec_decode_num_drafts_total {me.drafts}.0\n"
-                f"vllm:spec_decode_num_draft_tokens_total {me.drafts}.0\n"
-                f"vllm:spec_decode_num_accepted_tokens_total {me.accepted}.0\n"
-                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {me.accepted}.0\n'
+                f"vllm:spec_decode_num_draft_tokens_total {me.drafted}.0\n"
+                f"vllm:spec_decode_num_accepted_tokens_total {sum(me.accepted)}.0\n"
             )
+        if me.lie not in ("no_draft_counters", "no_positions"):
+            for place, count in enumerate(me.accepted[:1] if me.lie == "short_drafts" else me.accepted):
+                page += f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {count}.0\n'
         if me.lie != "no_cache_config":
             tokens = {"small_pool": "9000", "unknown_pool": "None"}.get(me.lie, "90000")
             page += (

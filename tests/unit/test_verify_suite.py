@@ -41,7 +41,14 @@ CHECKS: dict[str, dict[str, Any]] = {
     "seed": {"check": "seed", "ask": "Where are the boats?"},
     "prefix_cache": {"check": "prefix_cache", "tokens": [500, 700]},
     "needles": {"check": "needles", "tokens": [600], "depths": 2},
-    "draft": {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.9, "requests": 3},
+    "draft": {
+        "check": "draft",
+        "acceptance_min": 0.6,
+        "acceptance_max": 0.9,
+        "tokens_per_step_min": 2.3,
+        "per_position_min": [0.8, 0.6],
+        "requests": 3,
+    },
     "kv_pool": {"check": "kv_pool", "tokens": 80000, "concurrency": 2},
     "healthy": {"check": "healthy"},
 }
@@ -141,6 +148,9 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hits_not_counted": ("prefix_cache",),
     "cached_off_block": ("prefix_cache",),
     "cached_little": ("prefix_cache",),
+    "cached_to_the_end": ("prefix_cache",),
+    "cached_rounded_up": ("prefix_cache",),
+    "boundary_changes_values": ("prefix_cache",),
     "cache_changes_values": ("prefix_cache",),
     "cache_changes_tokens": ("prefix_cache",),
     "noise": ("prefix_cache",),
@@ -154,6 +164,9 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "nothing_drafted": ("draft",),
     "nothing_accepted": ("draft",),
     "all_accepted": ("draft",),
+    "short_drafts": ("draft",),
+    "later_positions_rare": ("draft",),
+    "no_positions": ("draft",),
     "others_ask": ("draft",),
     "no_cache_config": ("prefix_cache", "kv_pool"),
     "small_pool": ("kv_pool",),
@@ -237,6 +250,9 @@ SAYS = {
     "hits_not_counted": "count other hits",
     "cached_off_block": "no whole blocks",
     "cached_little": "too few blocks",
+    "cached_to_the_end": "no whole blocks of the prompt",
+    "cached_rounded_up": "no whole blocks of the prompt",
+    "boundary_changes_values": "the log-probabilities differ",
     "cache_changes_values": "the log-probabilities differ",
     "cache_changes_tokens": "the tokens differ",
     "noise": "the log-probabilities differ",
@@ -250,6 +266,9 @@ SAYS = {
     "nothing_drafted": "too little was drafted",
     "nothing_accepted": "too rarely",
     "all_accepted": "too often",
+    "short_drafts": "a step gives too few tokens",
+    "later_positions_rare": "at position 1",
+    "no_positions": "positions of the draft are missing",
     "others_ask": "others asked",
     "small_pool": "smaller than the recipe counts on",
     "unknown_pool": "no kv_cache_size_tokens",
@@ -441,7 +460,7 @@ def test_a_cache_that_hits_on_the_third_visit_only_is_a_cache() -> None:
     with Simulated(lazy_cache=True) as server:
         check = result(server, CHECKS["prefix_cache"])
     assert check["status"] == "pass", check
-    assert [row["hit_on_repeat"] for row in check["evidence"]["rows"]] == [2, 2]
+    assert [row["hit_on_repeat"] for row in check["evidence"]["rows"]] == [2] * 5
 
 
 def test_noise_is_told_from_a_cache_that_changes_the_reply() -> None:

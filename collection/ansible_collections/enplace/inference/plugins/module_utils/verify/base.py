@@ -89,8 +89,9 @@ class Check:
 
     def run_refused(self, server: Server) -> dict[str, Any]:
         """Ask for what the recipe says is refused; CheckFailed where it is not, or where anything else is."""
-        self._plain(server, "before")
-        status, said = server.refusal(self.question(), **{"max_tokens": REFUSED_TOKENS, **self.feature()})
+        options = {"max_tokens": REFUSED_TOKENS, **self.feature()}
+        self._plain(server, "before", options["max_tokens"])
+        status, said = server.refusal(self.question(), **options)
         if status == 200:
             todo = "remove refused from the check, so that it is shown that the engine does it rightly"
             raise CheckFailed("the engine does what the recipe says it refuses", "HTTP 400", "HTTP 200", todo)
@@ -98,12 +99,12 @@ class Check:
             todo = "a client must be told that it asked for too much: this is an error of another kind"
             found = f"HTTP {status}: {said or 'no message'}"
             raise CheckFailed("the refusal is not one", "HTTP 400 with error.message", found, todo)
-        self._plain(server, "after")
+        self._plain(server, "after", options["max_tokens"])
         return {"status": status, "message": said, "declared": self.parameters["refused"]}
 
-    def _plain(self, server: Server, when: str) -> None:
+    def _plain(self, server: Server, when: str, tokens: int) -> None:
         """Control: without what is refused the same prompt is answered."""
-        reply = server.chat(self.question(), temperature=0, max_tokens=REFUSED_TOKENS, extra={"cache_salt": salt()})
+        reply = server.chat(self.question(), temperature=0, max_tokens=tokens, extra={"cache_salt": salt()})
         if whole(reply, "usage", "completion_tokens") < 1:
             raise CheckFailed(f"the plain request {when} the refused one has no tokens", "1 or more", reply)
 

@@ -30,7 +30,8 @@ class Parameter:
     """One parameter of a check.
 
     kind: `text`, `pattern` (a regular expression), `integer`, `number`, `flag` (true or false), `lengths` (a list of
-        whole numbers, each once) or `prompts` (a list of {ask: text, expect: [text, ...]}).
+        whole numbers, each once), `shares` (a list of numbers from 0 to 1) or `prompts` (a list of
+        {ask: text, expect: [text, ...]}).
     minimum and maximum: bounds of a number, of each number of `lengths`, or of the count of `prompts`; both inclusive.
     default: the value where the recipe is silent; None where it is found at run time, as the summary says.
     """
@@ -271,6 +272,11 @@ CHECKS: dict[str, CheckSpec] = {
                     "Cached tokens must be a multiple of it; the engine's own block size where absent.",
                     minimum=1,
                 ),
+                "boundaries": Parameter(
+                    "flag",
+                    "Also prompts that end with a block, one token after its end, and one token before it.",
+                    default=True,
+                ),
                 "exact": Parameter(
                     "flag", "Log-probabilities must be equal to the last bit; false: the tokens only.", default=True
                 ),
@@ -303,6 +309,14 @@ CHECKS: dict[str, CheckSpec] = {
                     "Largest share; above it something other than the draft is measured.",
                     minimum=0,
                     maximum=1,
+                ),
+                "tokens_per_step_min": Parameter(
+                    "number",
+                    "Least tokens that a step of the engine gives: its own one and the accepted ones.",
+                    minimum=1,
+                ),
+                "per_position_min": Parameter(
+                    "shares", "Least share accepted at each position of a draft, the first position first."
                 ),
                 "requests": Parameter("integer", "Replies it is measured over.", default=8, minimum=1, maximum=256),
             },
@@ -441,6 +455,8 @@ def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str
         return [] if isinstance(value, bool) else [f"{where}: expected true or false, found {_kind(value)}{hint}"]
     if parameter.kind == "lengths":
         return _problems_of_lengths(where, parameter, value)
+    if parameter.kind == "shares":
+        return _problems_of_shares(where, value)
     if not _number(value) or (parameter.kind == "integer" and not isinstance(value, int)):
         expected = "a whole number" if parameter.kind == "integer" else "a number"
         return [f"{where}: expected {expected}, found {_kind(value)}"]
@@ -475,6 +491,16 @@ def _problems_of_lengths(where: str, parameter: Parameter, value: Any) -> list[s
         if length in value[:index]:
             problems.append(f"{here}: {length} is there already; name each length once")
     return problems
+
+
+def _problems_of_shares(where: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_LENGTHS:
+        return [f"{where}: expected a list of 1 to {MAX_LENGTHS} numbers, found {_kind(value)}"]
+    return [
+        f"{where}[{index}]: expected a number from 0 to 1, found {_kind(share)}"
+        for index, share in enumerate(value)
+        if not _number(share) or not 0 <= share <= 1
+    ]
 
 
 def _problems_of_window(where: str, item: dict[Any, Any]) -> list[str]:

@@ -134,6 +134,7 @@ class Draft(Check):
     demanded = (
         "/metrics has the counters of speculation, and they count drafts while the check's replies are generated",
         "accepted tokens over drafted ones, of these replies alone, is within the bounds",
+        "with `tokens_per_step_min` and `per_position_min`: so are the tokens of a step, and the share at every position",
         "no more was drafted than these replies explain: nobody else asked meanwhile",
     )
 
@@ -182,7 +183,23 @@ class Draft(Check):
             raise CheckFailed(
                 "the draft is accepted too often", f"at most {most}", f"{acceptance:.4f}", todo, **evidence
             )
+        self._check_steps(1 + accepted / drafts, evidence)
         return evidence
+
+    def _check_steps(self, per_step: float, evidence: dict[str, Any]) -> None:
+        least = self.parameters["tokens_per_step_min"]
+        if least is not None and per_step < least:
+            todo = "fewer tokens are drafted than the recipe counts on; compare num_speculative_tokens"
+            raise CheckFailed("a step gives too few tokens", f"{least} or more", f"{per_step:.3f}", todo, **evidence)
+        floors, shares = self.parameters["per_position_min"] or [], evidence["per_position"]
+        if len(shares) < len(floors):
+            todo = f"shorter drafts, or {ACCEPTED_AT} is not there"
+            raise CheckFailed("positions of the draft are missing", f"{len(floors)} positions", shares, todo, **evidence)
+        low = [place for place, (floor, share) in enumerate(zip(floors, shares)) if share < floor]
+        if low:
+            todo = "a draft that is right at its first token only"
+            where = ", ".join(map(str, low))
+            raise CheckFailed(f"too little is accepted at position {where}", f"{floors}", shares, todo, **evidence)
 
     def _per_position(self, before: Metrics, after: Metrics, drafts: float) -> list[float]:
         then, now = (metrics.by_label(ACCEPTED_AT, "position") for metrics in (before, after))

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -39,6 +39,15 @@ GOOD = (PASS, REFUSED)
 def good(check: Any) -> bool:
     """Whether one check of a report speaks for the server. Every status but those of `GOOD` does not."""
     return isinstance(check, dict) and check.get("status") in GOOD
+
+
+def tally(checks: Sequence[Any]) -> str:
+    """How many checks of a report speak for the server, in words; empty for none."""
+    if not checks:
+        return ""
+    refused = sum(isinstance(check, dict) and check.get("status") == REFUSED for check in checks)
+    told = f"{sum(map(good, checks)) - refused} of {len(checks)} passed"
+    return f"{told}, {refused} refused as declared" if refused else told
 
 
 @dataclass(frozen=True)
