@@ -42,6 +42,8 @@ MORE: list[dict[str, Any]] = [
     {"check": "kv_pool", "tokens": 1_000_000, "concurrency": 3.5},
     {"check": "log_line", "pattern": "Using '?FLASHINFER_CUTLASS'? NvFp4 MoE backend"},
     {"check": "log_line", "pattern": "MARLIN", "absent": True},
+    {"check": "libraries", "versions": {"torch": "2.13.0"}},
+    {"check": "no_errors", "apart_from": "known"},
     {"check": "healthy"},
 ]
 
@@ -108,6 +110,10 @@ def test_every_check_has_its_code_and_every_code_its_entry() -> None:
             "checks[0].per_position_min[1]",
             "from 0 to 1",
         ),
+        ([{"check": "libraries", "versions": "torch"}], "checks[0].versions", "a mapping"),
+        ([{"check": "libraries", "versions": {}}], "checks[0].versions", "a mapping"),
+        ([{"check": "libraries", "versions": {"torch": 2.1}}], "checks[0].versions.torch", "quote it"),
+        ([{"check": "no_errors", "apart_from": ".*"}], "checks[0].apart_from", "matches an empty line"),
         ([{"check": "kv_pool"}], "checks[0].tokens", "missing"),
         ([{"check": "tool_call", "calls": 0}], "checks[0].calls", "at least 1"),
         ([{"check": "tool_result", "rounds": 1}], "checks[0].rounds", "at least 2"),

@@ -52,8 +52,8 @@ CHECKS: dict[str, dict[str, Any]] = {
     "kv_pool": {"check": "kv_pool", "tokens": 80000, "concurrency": 2},
     "healthy": {"check": "healthy"},
 }
-# log_line reads the journal and not the server: see test_verify_journal.py.
-ELSEWHERE = {"log_line"}
+# These look at the unit and not at the server: see test_verify_journal.py.
+ELSEWHERE = {"libraries", "log_line", "no_errors"}
 FIRST_CHECKS = ("identity", "known_answers", "known_answers_in_flight", "logprobs", "usage")
 
 # Checks that ask for the same kind of thing.

@@ -35,6 +35,8 @@ class Context:
 
     version: the release's engine version.
     unit and invocation: the systemd unit that serves and its present run; empty where no unit is known.
+    restarts: how often systemd started it anew by itself.
+    pid: the unit's main process; 0 where it is not known.
     first: what told the process before the first check; None where that was not read.
     alone: replies that were asked for once already.
     """
@@ -42,6 +44,8 @@ class Context:
     version: str
     unit: str = ""
     invocation: str = ""
+    restarts: int = 0
+    pid: int = 0
     first: Vitals | None = None
     alone: dict[tuple[Any, ...], str] = field(default_factory=dict)
 

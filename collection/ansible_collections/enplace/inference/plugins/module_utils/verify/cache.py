@@ -36,8 +36,8 @@ LEAST_REPLY_TOKENS, SPARE_TOKENS = 32, 16
 # ENOUGH of them the check fails.
 FITTED, ENOUGH = 0.97, 0.9
 FITTINGS = 8
-# Whole blocks of a prompt that ends at the boundary of one, and its least tokens: a hybrid may keep the last block back,
-# and what is in a prompt besides its lines needs room.
+# Whole blocks of a prompt that ends at the boundary of one, and its least tokens: a hybrid may keep the last block
+# back, and what is in a prompt besides its lines needs room.
 BOUNDARY_BLOCKS, BOUNDARY_TOKENS = 3, 256
 # What fills a prompt up to a token; " a" is one token for most tokenizers.
 PADS = (" a", ".", "a", " I", "!")
@@ -164,9 +164,7 @@ class PrefixCache(Check):
             if not row["cold_repeats"]:
                 todo = "two cold replies differ as well: noise of the engine, not the cache; see the parameter exact"
             differs = "the log-probabilities" if row["same_tokens"] else "the tokens"
-            raise CheckFailed(
-                f"{differs} differ with and without the cache", cold.text, warm.text, todo, row=row
-            )
+            raise CheckFailed(f"{differs} differ with and without the cache", cold.text, warm.text, todo, row=row)
         return row
 
     def _check_counts(self, visits: list[_Visit], block: int, least: int, row: dict[str, Any]) -> None:
@@ -301,9 +299,7 @@ class Needles(Check):
         }
 
 
-def fitted(
-    check: Check, server: Server, length: int, depth: float, code: str = "", least: float = ENOUGH
-) -> _Prompt:
+def fitted(check: Check, server: Server, length: int, depth: float, code: str = "", least: float = ENOUGH) -> _Prompt:
     """A prompt of at most `length` tokens and hardly fewer, as /tokenize counts.
 
     CheckFailed where none is found with at least the share `least` of them.

@@ -30,8 +30,8 @@ class Parameter:
     """One parameter of a check.
 
     kind: `text`, `pattern` (a regular expression), `integer`, `number`, `flag` (true or false), `lengths` (a list of
-        whole numbers, each once), `shares` (a list of numbers from 0 to 1) or `prompts` (a list of
-        {ask: text, expect: [text, ...]}).
+        whole numbers, each once), `shares` (a list of numbers from 0 to 1), `versions` (a mapping of
+        names to versions) or `prompts` (a list of {ask: text, expect: [text, ...]}).
     minimum and maximum: bounds of a number, of each number of `lengths`, or of the count of `prompts`; both inclusive.
     default: the value where the recipe is silent; None where it is found at run time, as the summary says.
     """
@@ -333,12 +333,32 @@ CHECKS: dict[str, CheckSpec] = {
             },
         ),
         CheckSpec(
+            "libraries",
+            "The process that serves runs in the environment of the checks, which has these versions of libraries.",
+            60,
+            {
+                "versions": Parameter(
+                    "versions", "Name of each library (its distribution) and its exact version.", required=True
+                ),
+            },
+        ),
+        CheckSpec(
             "log_line",
             "The journal of this run of the unit has a line, or has it not.",
             60,
             {
                 "pattern": Parameter("pattern", "Regular expression, searched in every line.", required=True),
                 "absent": Parameter("flag", "No line may match.", default=False),
+            },
+        ),
+        CheckSpec(
+            "no_errors",
+            "The unit was not restarted, and the journal of its run has no error.",
+            60,
+            {
+                "apart_from": Parameter(
+                    "pattern", "Regular expression of errors that are known to mean nothing; none where absent."
+                ),
             },
         ),
         CheckSpec(
@@ -455,6 +475,8 @@ def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str
         return [] if isinstance(value, bool) else [f"{where}: expected true or false, found {_kind(value)}{hint}"]
     if parameter.kind == "lengths":
         return _problems_of_lengths(where, parameter, value)
+    if parameter.kind == "versions":
+        return _problems_of_versions(where, value)
     if parameter.kind == "shares":
         return _problems_of_shares(where, value)
     if not _number(value) or (parameter.kind == "integer" and not isinstance(value, int)):
@@ -491,6 +513,16 @@ def _problems_of_lengths(where: str, parameter: Parameter, value: Any) -> list[s
         if length in value[:index]:
             problems.append(f"{here}: {length} is there already; name each length once")
     return problems
+
+
+def _problems_of_versions(where: str, value: Any) -> list[str]:
+    if not isinstance(value, dict) or not value:
+        return [f"{where}: expected a mapping such as {{torch: 2.13.0}}, found {_kind(value)}"]
+    return [
+        f"{where}.{name}: expected a version as text, found {_kind(version)}" + ("; quote it" * _number(version))
+        for name, version in value.items()
+        if not isinstance(version, str) or not version.strip()
+    ]
 
 
 def _problems_of_shares(where: str, value: Any) -> list[str]:

@@ -28,6 +28,8 @@ MAX_EVIDENCE_TEXT = 2000
 SETTLE_S = 5.0
 VITALS_S = 20.0
 
+UNIT_PROPERTIES = "InvocationID,ActiveState,NRestarts,MainPID"
+
 # What a server with a key must refuse to those without it; all but the first may be unknown to it.
 GUARDED = ("/v1/models", "/v1/chat/completions", "/invocations", "/tokenize")
 
@@ -52,12 +54,16 @@ def tally(checks: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """One look at a systemd unit. `invocation` is systemd's identity of the present run, empty where it never ran."""
+    """One look at a systemd unit. `invocation` is systemd's identity of the present run, empty where it never ran.
+
+    pid: its main process, 0 where it has none.
+    """
 
     name: str
     invocation: str
     active: str
     restarts: int
+    pid: int = 0
 
     def as_data(self) -> dict[str, Any]:
         return {"name": self.name, "invocation": self.invocation, "active": self.active, "restarts": self.restarts}
@@ -90,14 +96,15 @@ class Subject:
 
 
 def parse_unit(name: str, output: str) -> Unit:
-    """A Unit from what `systemctl show -p InvocationID,ActiveState,NRestarts` prints."""
+    """A Unit from what `systemctl show -p` prints of `UNIT_PROPERTIES`."""
     values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-    restarts = values.get("NRestarts", "")
+    restarts, pid = (values.get(key, "") for key in ("NRestarts", "MainPID"))
     return Unit(
         name,
         values.get("InvocationID", ""),
         values.get("ActiveState", "unknown"),
         int(restarts) if restarts.isdigit() else 0,
+        int(pid) if pid.isdigit() else 0,
     )
 
 
@@ -286,6 +293,8 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
         version=subject.engine.get("version", ""),
         unit=unit.name if unit is not None else "",
         invocation=unit.invocation if unit is not None else "",
+        restarts=unit.restarts if unit is not None else 0,
+        pid=unit.pid if unit is not None else 0,
         first=vitals,
     )
     for item in checks:

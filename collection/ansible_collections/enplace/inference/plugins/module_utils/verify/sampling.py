@@ -175,7 +175,7 @@ class BadWords(Check):
     )
 
     def asked(self) -> str:
-        return f"one prompt at temperature 0, {BAD_WORDS_TOKENS} tokens: plain, a word of it bad, plain, another word bad"
+        return f"one prompt at temperature 0, {BAD_WORDS_TOKENS} tokens: plain, a word of it bad, plain, another bad"
 
     def feature(self) -> dict[str, Any]:
         return {"temperature": 0, "extra": {"bad_words": ["word"]}}

@@ -16,7 +16,9 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.engine im
     Healthy,
     Identity,
     KvPool,
+    Libraries,
     LogLine,
+    NoErrors,
     Usage,
 )
 from ansible_collections.enplace.inference.plugins.module_utils.verify.output import (
@@ -56,7 +58,9 @@ CLASSES: dict[str, type[Check]] = {
         Needles,
         Draft,
         KvPool,
+        Libraries,
         LogLine,
+        NoErrors,
         Healthy,
     )
 }
