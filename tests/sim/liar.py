@@ -205,6 +205,7 @@ class Simulated:
         lazy_cache: bool = False,
         key: str = "",
         refuses: tuple[str, ...] = (),
+        everywhere: bool = False,
     ) -> None:
         if lie and lie not in {**LIES, **WIRE, **OTHER}:
             raise ValueError(f"no such lie: {lie}; known are {', '.join([*LIES, *WIRE, *OTHER])}")
@@ -214,6 +215,7 @@ class Simulated:
         self.context = context
         self.pace_s = pace_s
         self.key = key  # asked for everywhere but where the release's guard lets everybody in
+        self.everywhere = everywhere  # a lie of the wire is told at every path, not to completions alone
         self.refuses = refuses  # keys of a request that get HTTP 400
         self.keys: list[str] = []  # the Authorization of each request that had one
         self.elsewhere = ""
@@ -471,7 +473,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me.asked.append(f"GET {self.path}")
         if self._refused():
             return
-        if self.path == "/health":
+        if me.everywhere and me.lie in WIRE:
+            self._wire()
+        elif self.path == "/health":
             bad = me.lie == "unhealthy_after" and me.finished > BEGIN
             self._send(503 if bad else 200, b"", "text/plain")
         elif self.path == "/version":

@@ -358,7 +358,9 @@ def test_every_check_has_two_lies_of_its_own_and_every_lie_a_check() -> None:
         for name in CHECKS
         if name not in (*FIRST_CHECKS, "kv_pool")
     ]
-    + [("stall", "needles")],
+    + [("stall", "needles")]
+    # The one that streams before it asks for anything plain.
+    + [(lie, "tool_call_streamed") for lie in ("gigabyte", "trickle", "invalid_json", "invalid_utf8")],
 )
 def test_whatever_the_wire_brings_ends_as_a_failed_check(lie: str, name: str) -> None:
     with Simulated(lie) as server:
