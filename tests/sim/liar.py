@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import threading
 import time
@@ -41,6 +42,7 @@ BEGIN = 3  # requests that were finished before any check
 CALL_ID = "call-"
 NEVER_IN_A_CROWD = ("tools", "response_format", "logprobs", "prompt_logprobs")
 FILLER = " and so on"
+RANKS = 12  # tokens that may be sampled, each half as likely as the one before
 
 # Lies about what is served, and how. Each breaks one thing; all else stays true.
 LIES = {
@@ -109,6 +111,19 @@ LIES = {
     "ignores_ban": "ignores logit_bias below 0",
     "bias_stays": "a bias that acts on the next request as well",
     "bias_on_all_rows": "a bias that acts on all requests in flight",
+    "always_greedy": "the likeliest token at every temperature",
+    "ignores_min_p": "ignores min_p",
+    "min_p_stays": "a min_p that acts on the next requests as well",
+    "min_p_greedy": "the likeliest token under min_p",
+    "ignores_min_tokens": "ignores min_tokens",
+    "min_tokens_past_end": "goes on for min_tokens with the end in the middle",
+    "min_tokens_stays": "min_tokens that act on the next request as well",
+    "ignores_bad_words": "ignores bad_words",
+    "bad_words_stay": "bad words that act on the next request as well",
+    "bad_words_change_all": "another reply under any bad word",
+    "ignores_seed": "ignores the seed",
+    "one_seed": "one seed for all requests",
+    "seed_stays": "a seed that acts on the next requests as well",
     "never_cached": "reads nothing from the prefix cache",
     "always_cached": "says that the prompt was cached when it was not",
     "ignores_salt": "one prefix cache whatever the cache_salt",
@@ -116,6 +131,9 @@ LIES = {
     "hits_not_counted": "hits of the prefix cache that /metrics does not count",
     "cached_off_block": "cached tokens that are no whole blocks",
     "cached_little": "only the first block is read from the cache",
+    "cached_to_the_end": "a prompt that ends with a block is read from the cache wholly",
+    "cached_rounded_up": "a block that lacks its last token is read from the cache",
+    "boundary_changes_values": "other log-probabilities where a prompt ends just after a block that was cached",
     "cache_changes_values": "other log-probabilities from the cache",
     "cache_changes_tokens": "other tokens from the cache",
     "noise": "other log-probabilities each time",
@@ -129,6 +147,9 @@ LIES = {
     "nothing_drafted": "counters of speculation that stay as they are",
     "nothing_accepted": "a draft that is never accepted",
     "all_accepted": "a draft that is always accepted",
+    "short_drafts": "drafts of one token",
+    "later_positions_rare": "a draft whose second token is worse than told",
+    "no_positions": "/metrics without the shares of positions",
     "others_ask": "other requests are answered meanwhile",
     "no_cache_config": "/metrics without the facts of the KV cache",
     "small_pool": "a KV pool that is too small",
@@ -162,6 +183,10 @@ OTHER = {
     "redirect_all": "HTTP 302 from everywhere to the address in `elsewhere`",
     "hangs": "no answer to a completion, and /health 200",
     "hangs_busy": "no answer to a completion, and tokens that are counted meanwhile",
+    "refuses_with_500": "what is refused gets HTTP 500",
+    "refuses_without_a_word": "what is refused gets HTTP 400 without a message",
+    "refuses_and_dies": "what is refused gets HTTP 400, and then nothing more is answered",
+    "refuses_all": "HTTP 400 to every completion",
 }
 
 
@@ -179,6 +204,8 @@ class Simulated:
         pace_s: float = 0.001,
         lazy_cache: bool = False,
         key: str = "",
+        refuses: tuple[str, ...] = (),
+        everywhere: bool = False,
     ) -> None:
         if lie and lie not in {**LIES, **WIRE, **OTHER}:
             raise ValueError(f"no such lie: {lie}; known are {', '.join([*LIES, *WIRE, *OTHER])}")
@@ -188,6 +215,8 @@ class Simulated:
         self.context = context
         self.pace_s = pace_s
         self.key = key  # asked for everywhere but where the release's guard lets everybody in
+        self.everywhere = everywhere  # a lie of the wire is told at every path, not to completions alone
+        self.refuses = refuses  # keys of a request that get HTTP 400
         self.keys: list[str] = []  # the Authorization of each request that had one
         self.elsewhere = ""
         self.asked: list[str] = []
@@ -201,12 +230,14 @@ class Simulated:
         self.hits = 0
         self.generated = 50
         self.drafts = 0
-        self.accepted = 0
+        self.drafted = 0
+        self.accepted = [0, 0]  # at the first and the second position
         self.calls = 0
         self.codes: list[str] = []
         self.results: list[str] = []
         self.schema_before: dict[str, Any] | None = None
         self.bias: dict[str, float] = {}
+        self.before: dict[str, Any] = {}  # the last min_p, min_tokens, bad_words and seed asked for
         self.lock = threading.Lock()
         self.one_at_a_time = threading.Lock()
         simulated = self
@@ -321,6 +352,8 @@ class Simulated:
                 found = max(keys, default=0)
             if self.lie == "cached_off_block" and found:
                 found -= 7
+            if found and (self.lie, len(ids) % BLOCK) in (("cached_to_the_end", 0), ("cached_rounded_up", BLOCK - 1)):
+                found = math.ceil(len(ids) / BLOCK) * BLOCK
             if self.lie == "cached_little":
                 found = min(found, BLOCK)
             if self.lie != "hits_not_counted":
@@ -387,12 +420,16 @@ def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Reply:
-    """What a request is answered with: its prompt's tokens, how many of them were cached, and the reply's own."""
+    """What a request is answered with: its prompt's tokens, how many of them were cached, and the reply's own.
+
+    ranks: how many tokens were likelier than each one of the reply.
+    """
 
     body: dict[str, Any]
     prompt: list[int]
     cached: int
     ids: list[int]
+    ranks: list[int]
     finish: str
     call: str
 
@@ -436,7 +473,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me.asked.append(f"GET {self.path}")
         if self._refused():
             return
-        if self.path == "/health":
+        if me.everywhere and me.lie in WIRE:
+            self._wire()
+        elif self.path == "/health":
             bad = me.lie == "unhealthy_after" and me.finished > BEGIN
             self._send(503 if bad else 200, b"", "text/plain")
         elif self.path == "/version":
@@ -483,6 +522,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             # A moment for the others that were sent at the same time, so that a batch is a batch.
             if not any(body.get(key) for key in NEVER_IN_A_CROWD):
                 time.sleep(10 * me.pace_s)
+            if self._refuses(body):
+                return
             call = me.city_to_call_about(body)
             prompt = prompt_ids(body["messages"])
             limit = int(body.get("max_tokens") or 64)
@@ -494,17 +535,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             text = f"<tool_call>{_arguments(me.lie, call)}</tool_call>" if call else self._text_for(body)
             if me.lie == "cache_changes_tokens" and cached:
                 text = f"!{text}"
-            ids = [*ids_of(text), END]
+            ids = self._long_enough(body, ids_of(self._without_bad_words(body, text)))
             if body.get("ignore_eos") and me.lie != "no_ignore_eos":
                 while len(ids) < limit:
                     ids += ids_of(FILLER)
             finish = "stop" if len(ids) <= limit and not body.get("ignore_eos") else "length"
             ids = self._biased(body, ids[:limit])
+            ranks = self._ranks(body, len(ids))
+            ids = [token + rank for token, rank in zip(ids, ranks, strict=True)]
             if me.lie == "cut_short":
                 finish = "length"
             if call and me.lie != "call_ends_as_text":
                 finish = "tool_calls"
-            reply = _Reply(body, prompt, cached, ids, finish, call)
+            reply = _Reply(body, prompt, cached, ids, ranks, finish, call)
             if body.get("stream"):
                 if me.lie == "one_at_a_time":
                     with me.one_at_a_time:
@@ -546,6 +589,62 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 ids = [one + 1 if one == int(token) else one for one in ids]
         return ids
 
+    def _asked_for(self, body: dict[str, Any], key: str, stays: str) -> Any:
+        """What a request asks for; under the lie `stays` what an earlier one asked for."""
+        me = self.server_is
+        value = body.get(key)
+        if value is None and me.lie == stays:
+            return me.before.get(key)
+        me.before[key] = value
+        return value
+
+    def _refuses(self, body: dict[str, Any]) -> bool:
+        """Whether the request asks for what this server refuses, and the client was told so."""
+        me = self.server_is
+        refused = [key for key in me.refuses if body.get(key)]
+        if not refused and me.lie != "refuses_all" and not (me.lie == "refuses_and_dies" and "refused" in me.before):
+            return False
+        me.before["refused"] = refused
+        status = 500 if me.lie == "refuses_with_500" else 400
+        message = "" if me.lie == "refuses_without_a_word" else f"{', '.join(refused) or 'this'} is not supported"
+        self._json({"error": {"message": message, "code": status}}, status)
+        return True
+
+    def _without_bad_words(self, body: dict[str, Any], text: str) -> str:
+        me = self.server_is
+        words = self._asked_for(body, "bad_words", "bad_words_stay") or []
+        if words and me.lie == "bad_words_change_all":
+            return "Elsewhere."
+        for word in words if me.lie != "ignores_bad_words" else []:
+            text = text.replace(word, word[:-1] + chr(ord(word[-1]) + 1))
+        return text
+
+    def _long_enough(self, body: dict[str, Any], ids: list[int]) -> list[int]:
+        """A reply with its end, which does not come before min_tokens."""
+        me = self.server_is
+        least = self._asked_for(body, "min_tokens", "min_tokens_stays") or 0
+        if me.lie == "ignores_min_tokens":
+            least = 0
+        if me.lie == "min_tokens_past_end" and least:
+            ids = [*ids, END]
+        while len(ids) < least:
+            ids = [*ids, *ids_of(FILLER)]
+        return [*ids, END]
+
+    def _ranks(self, body: dict[str, Any], count: int) -> list[int]:
+        """For every token of a reply how many were likelier. It is sampled at high temperatures alone: the others are
+        asked for what is known."""
+        me = self.server_is
+        temperature = float(body.get("temperature") or 0)
+        min_p = self._asked_for(body, "min_p", "min_p_stays") or 0
+        seed = self._asked_for(body, "seed", "seed_stays")
+        if temperature < 1 or me.lie == "always_greedy" or (me.lie == "min_p_greedy" and min_p):
+            return [0] * count
+        seed = {"ignores_seed": None, "one_seed": 1}.get(me.lie, seed)
+        likely = [0.5 ** (rank / temperature) for rank in range(RANKS)]
+        allowed = [value if value >= min_p or me.lie == "ignores_min_p" else 0 for value in likely]
+        return random.Random(seed).choices(range(RANKS), allowed, k=count)
+
     def _finished(self, reply: _Reply) -> None:
         me = self.server_is
         with me.lock:
@@ -559,10 +658,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 me.generated += len(reply.ids)
             if me.lie == "token_counter_falls":
                 me.generated = 0
-            if me.lie != "nothing_drafted":  # of four drafts of one token three are accepted
-                steps = max(1, len(reply.ids) * 4 // 7)
+            if me.lie != "nothing_drafted":  # of six drafts of two tokens five first and four second ones are accepted
+                steps = max(1, len(reply.ids) * 2 // 5)
+                first, second = {
+                    "nothing_accepted": (0, 0),
+                    "all_accepted": (steps, steps),
+                    "short_drafts": (steps * 5 // 6, 0),
+                    "later_positions_rare": (steps, steps * 3 // 6),
+                }.get(me.lie, (steps * 5 // 6, steps * 4 // 6))
                 me.drafts += steps
-                me.accepted += {"nothing_accepted": 0, "all_accepted": steps}.get(me.lie, steps * 3 // 4)
+                me.drafted += steps if me.lie == "short_drafts" else 2 * steps
+                me.accepted = [me.accepted[0] + first, me.accepted[1] + second]
 
     def _plain(self, reply: _Reply) -> None:
         me = self.server_is
@@ -582,7 +688,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             choice["token_ids"] = ids
             whole["prompt_token_ids"] = reply.prompt
         if body.get("logprobs") and me.lie != "no_logprobs":
-            choice["logprobs"] = {"content": self._rows(ids, int(body.get("top_logprobs") or 0), reply.cached)}
+            choice["logprobs"] = {"content": self._rows(reply, int(body.get("top_logprobs") or 0))}
         if body.get("prompt_logprobs") is not None and me.lie != "no_prompt_logprobs":
             whole["prompt_logprobs"] = self._prompt_rows(reply.prompt, int(body["prompt_logprobs"]))
         whole["choices"] = [choice]
@@ -704,10 +810,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             rows.append({name: {"logprob": value, "rank": rank} for name, value, rank in entries})
         return rows
 
-    def _rows(self, ids: list[int], top: int, cached: int) -> list[dict[str, Any]]:
+    def _rows(self, reply: _Reply, top: int) -> list[dict[str, Any]]:
         me = self.server_is
-        rows = [self._row(token, min(top, 5) if me.lie == "top_capped" else top) for token in ids]
-        if me.lie == "noise" or (me.lie == "cache_changes_values" and cached):
+        count = min(top, 5) if me.lie == "top_capped" else top
+        rows = [self._row(token, rank, count) for token, rank in zip(reply.ids, reply.ranks, strict=True)]
+        boundary = me.lie == "boundary_changes_values" and len(reply.prompt) % BLOCK == 1
+        if me.lie == "noise" or (reply.cached and (boundary or me.lie == "cache_changes_values")):
             shift = 1e-7 * (me.finished if me.lie == "noise" else 1)
             for entry in [rows[0], *rows[0]["top_logprobs"]]:
                 entry["logprob"] -= shift
@@ -717,9 +825,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             rows = rows[:-1]
         return rows
 
-    def _row(self, token: int, top: int) -> dict[str, Any]:
+    def _row(self, token: int, rank: int, top: int) -> dict[str, Any]:
         me = self.server_is
-        names = [f"token_id:{token + index}" for index in range(top)]
+        names = [f"token_id:{token - rank + index}" for index in range(top)]
         values = [math.log(0.5**index / 3) for index in range(1, top + 1)]
         if me.lie == "placeholder":
             values[-1] = -9999.0
@@ -732,7 +840,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if me.lie == "not_finite":
             values[-1] = math.nan
         entries = [{"token": name, "logprob": value, "bytes": None} for name, value in zip(names, values, strict=True)]
-        return {"token": names[0], "logprob": values[0], "bytes": None, "top_logprobs": entries}
+        own = math.log(0.5 ** (rank + 1) / 3) if rank else values[0]
+        return {"token": f"token_id:{token}", "logprob": own, "bytes": None, "top_logprobs": entries}
 
     def _metrics(self) -> str:
         me = self.server_is
@@ -753,10 +862,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if me.lie != "no_draft_counters":
             page += (
                 f"vllm:spec_decode_num_drafts_total {me.drafts}.0\n"
-                f"vllm:spec_decode_num_draft_tokens_total {me.drafts}.0\n"
-                f"vllm:spec_decode_num_accepted_tokens_total {me.accepted}.0\n"
-                f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {me.accepted}.0\n'
+                f"vllm:spec_decode_num_draft_tokens_total {me.drafted}.0\n"
+                f"vllm:spec_decode_num_accepted_tokens_total {sum(me.accepted)}.0\n"
             )
+        if me.lie not in ("no_draft_counters", "no_positions"):
+            for place, count in enumerate(me.accepted[:1] if me.lie == "short_drafts" else me.accepted):
+                page += f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {count}.0\n'
         if me.lie != "no_cache_config":
             tokens = {"small_pool": "9000", "unknown_pool": "None"}.get(me.lie, "90000")
             page += (

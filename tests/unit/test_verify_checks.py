@@ -33,11 +33,17 @@ MORE: list[dict[str, Any]] = [
     {"check": "json_schema"},
     {"check": "logit_bias", "ask": "Hello"},
     {"check": "prefix_cache", "tokens": [2048, 4096], "block": 256, "exact": False},
+    {"check": "min_p", "ask": "Hello", "min_p": 0.2, "temperature": 1.2},
+    {"check": "min_tokens", "ask": "Hello", "max_tokens": 32},
+    {"check": "bad_words", "ask": "Hello", "refused": "speculation"},
+    {"check": "seed", "ask": "Hello"},
     {"check": "needles", "tokens": [1000, 250000], "depths": 3},
-    {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.99, "requests": 8},
+    {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.99, "per_position_min": [0.9]},
     {"check": "kv_pool", "tokens": 1_000_000, "concurrency": 3.5},
     {"check": "log_line", "pattern": "Using '?FLASHINFER_CUTLASS'? NvFp4 MoE backend"},
     {"check": "log_line", "pattern": "MARLIN", "absent": True},
+    {"check": "libraries", "versions": {"torch": "2.13.0"}},
+    {"check": "no_errors", "apart_from": "known"},
     {"check": "healthy"},
 ]
 
@@ -98,10 +104,24 @@ def test_every_check_has_its_code_and_every_code_its_entry() -> None:
             "checks[0].acceptance_max",
             "more than acceptance_min",
         ),
+        ([{"check": "draft", "acceptance_min": 0, "per_position_min": 0.5}], "checks[0].per_position_min", "a list"),
+        (
+            [{"check": "draft", "acceptance_min": 0, "per_position_min": [0.5, 50]}],
+            "checks[0].per_position_min[1]",
+            "from 0 to 1",
+        ),
+        ([{"check": "libraries", "versions": "torch"}], "checks[0].versions", "a mapping"),
+        ([{"check": "libraries", "versions": {}}], "checks[0].versions", "a mapping"),
+        ([{"check": "libraries", "versions": {"torch": 2.1}}], "checks[0].versions.torch", "quote it"),
+        ([{"check": "no_errors", "apart_from": ".*"}], "checks[0].apart_from", "matches an empty line"),
         ([{"check": "kv_pool"}], "checks[0].tokens", "missing"),
         ([{"check": "tool_call", "calls": 0}], "checks[0].calls", "at least 1"),
         ([{"check": "tool_result", "rounds": 1}], "checks[0].rounds", "at least 2"),
         ([{"check": "healthy", "ask": "x"}], "checks[0].ask", "unknown parameter"),
+        ([{"check": "seed", "ask": "x", "temperature": 0}], "checks[0].temperature", "at least 0.1"),
+        ([{"check": "min_p", "ask": "x", "refused": True}], "checks[0].refused", "expected text"),
+        ([{"check": "min_p", "ask": "x", "refused": ""}], "checks[0].refused", "blanks"),
+        ([{"check": "healthy", "refused": "no"}], "checks[0].refused", "unknown parameter"),
         ([{"check": "known_answers_in_flight"}], "checks[0].prompts", "missing"),
         (
             [{"check": "known_answers_in_flight", "prompts": [SUM, CAPITAL], "requests": 1}],
@@ -143,11 +163,19 @@ def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
         "check": "prefix_cache",
         "tokens": [200],
         "block": None,
+        "boundaries": True,
         "exact": True,
         "seed": None,
         "deadline_s": 1800,
     }
-    assert filled[3] == {"check": "logprobs", "ask": "Hello", "top": 20, "max_tokens": 32, "deadline_s": 300}
+    assert filled[3] == {
+        "check": "logprobs",
+        "ask": "Hello",
+        "top": 20,
+        "max_tokens": 32,
+        "refused": None,
+        "deadline_s": 300,
+    }
 
 
 def test_digest_is_that_of_what_is_asked_and_not_of_how_it_is_written() -> None:

@@ -1,13 +1,19 @@
 # Copyright (c) 2026, the enplace authors
 # SPDX-License-Identifier: Apache-2.0
-"""log_line against a simulated journal: it is this run's journal or none, and nothing of it may be missing."""
+"""The checks that look at the unit: its journal, simulated, which is this run's or none, and its process."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
+import pydantic_core
 import pytest
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 
@@ -29,13 +35,17 @@ def _journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     return journal
 
 
-def looked(unit: reports.Unit | None = UNIT, **parameters: Any) -> dict[str, Any]:
-    """What log_line came to."""
-    check = {"check": "log_line", "pattern": PATTERN, **parameters}
+def came_to(unit: reports.Unit | None = UNIT, **check: Any) -> dict[str, Any]:
+    """What a check came to."""
     with Simulated() as server:
         subject = reports.Subject(server.url, "enplace/smoke", "", "0" * 64, {"version": "0.28.0"}, [check])
         (found,) = reports.run(subject, {}, unit, lambda: unit)["checks"]
     return dict(found)
+
+
+def looked(unit: reports.Unit | None = UNIT, **parameters: Any) -> dict[str, Any]:
+    """What log_line came to."""
+    return came_to(unit, **{"check": "log_line", "pattern": PATTERN, **parameters})
 
 
 def test_a_line_of_this_run_is_found(journal: Journal) -> None:
@@ -114,3 +124,102 @@ def test_a_journal_that_never_ends_ends_at_the_deadline(journal: Journal) -> Non
     check = looked(pattern="EngineDeadError", absent=True, deadline_s=1)
     assert (check["status"], check["reason"]) == ("fail", "the deadline passed")
     assert check["seconds"] < 3
+
+
+REFUSAL = (
+    "(APIServer pid=7) ERROR 12-02 13:25:34 [serving.py:214] Error with model error=ErrorInfo("
+    "message='The model `enplace/not-served` does not exist.', type='NotFoundError', code=404)"
+)
+
+
+def test_a_run_without_restarts_and_errors_is_one(journal: Journal) -> None:
+    journal.write(RUN, REFUSAL, "INFO 12-02 13:25:34 [x.py:1] an ERROR that is spoken of", "WARNING 12-02 no error")
+    journal.write(BEFORE, "ERROR 12-01 of the run before")
+    check = came_to(check="no_errors")
+    assert check["status"] == "pass", check
+    assert check["evidence"]["lines"] == 6
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(EngineCore pid=9) ERROR 12-02 13:25:34 [core.py:1] EngineCore encountered a fatal error.",
+        "ERROR:    Exception in ASGI application",
+        "CRITICAL 12-02 13:25:34 [launcher.py:1] Engine is dead",
+        "\x1b[31mERROR\x1b[0m 12-02 13:25:34 [core.py:1] in colours",
+        "(Worker pid=10) Traceback (most recent call last):",
+        "Fatal Python error: Segmentation fault",
+    ],
+)
+def test_an_error_of_this_run_is_found_unless_the_recipe_knows_it(journal: Journal, line: str) -> None:
+    journal.write(RUN, line)
+    check = came_to(check="no_errors")
+    assert (check["status"], check["reason"]) == ("fail", "an error is logged")
+    assert check["evidence"]["number"] == 4
+    assert came_to(check="no_errors", apart_from="something else")["status"] == "fail"
+    known = came_to(check="no_errors", apart_from="fatal|ASGI|dead|colours|Traceback|Fatal")
+    assert (known["status"], known["evidence"]["apart_from"]) == ("pass", 1)
+
+
+@pytest.mark.usefixtures("journal")
+def test_a_unit_that_was_restarted_is_not_a_run_without_errors() -> None:
+    check = came_to(reports.Unit(UNIT.name, RUN, "active", 2), check="no_errors")
+    assert (check["status"], check["reason"], check["found"]) == ("fail", "the unit was restarted", "2")
+    assert came_to(None, check="no_errors")["reason"] == "no unit is known whose journal could be read"
+
+
+def test_a_journal_that_lacks_the_start_says_nothing_of_errors(journal: Journal) -> None:
+    journal.clear()
+    journal.write(RUN, START)
+    assert came_to(check="no_errors")["reason"] == "the journal does not hold the start of this run"
+    journal.refuse("No journal files were opened due to insufficient permissions.")
+    assert came_to(check="no_errors")["reason"] == "the journal cannot be read"
+
+
+SERVES = "import pydantic_core, sys; print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(name="pid")
+def _pid() -> Iterator[int]:
+    """A process of this environment that has a compiled library loaded."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is None or process.stdin is None:
+            raise AssertionError("both are pipes")
+        process.stdout.readline()
+        yield process.pid
+        process.stdin.close()
+
+
+def test_versions_are_those_of_the_environment_that_the_process_runs_in(pid: int) -> None:
+    unit = reports.Unit(UNIT.name, RUN, "active", 0, pid)
+    right = came_to(unit, check="libraries", versions={"openai": openai.__version__})
+    assert right["status"] == "pass", right
+    assert right["evidence"]["versions"] == {"openai": openai.__version__}
+    wrong = came_to(unit, check="libraries", versions={"openai": "0.1"})
+    assert (wrong["status"], wrong["reason"]) == ("fail", "a library has another version")
+    absent = came_to(unit, check="libraries", versions={"no-such-thing": "1"})
+    assert (absent["status"], absent["reason"]) == ("fail", "a library has another version")
+
+
+def test_a_process_of_another_environment_proves_nothing(tmp_path: Path) -> None:
+    venv.create(tmp_path / "other", symlinks=True)
+    (site,) = (tmp_path / "other" / "lib").glob("python*/site-packages")
+    library = next(Path(pydantic_core.__file__).parent.glob("_pydantic_core*.so"))
+    (site / library.name).write_bytes(library.read_bytes())
+    code = f"import ctypes, sys; ctypes.CDLL({str(site / library.name)!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is None or process.stdin is None:
+            raise AssertionError("both are pipes")
+        process.stdout.readline()
+        unit = reports.Unit(UNIT.name, RUN, "active", 0, process.pid)
+        check = came_to(unit, check="libraries", versions={"openai": openai.__version__})
+        process.stdin.close()
+    assert (check["status"], check["reason"]) == ("fail", "the server runs in another environment")
+    assert str(site) in check["found"]
+    gone = came_to(unit, check="libraries", versions={"openai": openai.__version__})
+    assert gone["reason"] == "what the server has loaded cannot be read"
+    assert came_to(check="libraries", versions={"openai": "1"})["reason"] == "no process is known that serves"

@@ -7,7 +7,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
+import ssl
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from ansible_collections.enplace.inference.plugins.module_utils import files
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
 from ansible_collections.enplace.inference.plugins.modules import verify as module
 
-from tests.sim.liar import Simulated
+from tests.sim.liar import WIRE, Simulated
 
 RUN = "0123456789abcdef0123456789abcdef"
 UNIT = reports.Unit("enplace-smoke.service", RUN, "active", 0)
@@ -60,6 +64,11 @@ def test_a_good_report_of_the_same_run_holds() -> None:
     assert reports.why_not(good_report(), SUBJECT, UNIT) == ""
 
 
+def test_a_check_that_is_refused_as_declared_speaks_for_the_server() -> None:
+    checks = [{"name": "identity", "status": "pass"}, {"name": "usage", "status": "refused"}]
+    assert reports.why_not(good_report(checks=checks), SUBJECT, UNIT) == ""
+
+
 @pytest.mark.parametrize(
     ("report", "says"),
     [
@@ -70,6 +79,8 @@ def test_a_good_report_of_the_same_run_holds() -> None:
         (good_report(checks=[]), "not every check passed"),
         (good_report(checks=[{"status": "pass"}]), "not every check passed"),
         (good_report(checks=[{"status": "pass"}, {"status": "not run"}]), "not every check passed"),
+        (good_report(checks=[{"status": "refused"}, {"status": "fail"}]), "not every check passed"),
+        (good_report(checks=[{"status": "pass"}, "pass"]), "not every check passed"),
         (good_report(subject=None), "release"),
         (with_subject(release="b" * 64), "release"),
         (with_subject(engine={"name": "vllm", "version": "0.29.0"}), "engine"),
@@ -315,6 +326,94 @@ def test_a_failed_check_fails_the_module_and_is_stored(capsys: Any, host: Host) 
         again = run(capsys, host, server.url)
     assert again["failed"] is True
     assert again["why"] == "not every check passed"
+
+
+def ends_with_a_stored_report(capsys: Any, host: Host, url: str, **changes: Any) -> dict[str, Any]:
+    """The first check of a module run that ends as failed, soon, with its report on disk and all else not run."""
+    begin = time.monotonic()
+    result = run(capsys, host, url, **changes)
+    assert time.monotonic() - begin < 15
+    assert result["failed"] is True
+    assert result["report"]["all_passed"] is False
+    assert json.loads(host.report.read_text()) == result["report"]
+    first, *others = result["report"]["checks"]
+    assert first["status"] == "fail"
+    assert first["reason"]
+    assert {check["status"] for check in others} <= {"fail", "not run"}
+    assert f"{first['name']}: {first['reason']}" in result["msg"]
+    return dict(first)
+
+
+EARLY = [{**check, "deadline_s": 2} for check in CHECKS]
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize("lie", WIRE)
+def test_whatever_the_wire_brings_ends_with_a_report(
+    capsys: Any, host: Host, monkeypatch: pytest.MonkeyPatch, lie: str, everywhere: bool
+) -> None:
+    monkeypatch.setattr(reports, "VITALS_S", 1.0)
+    with Simulated(lie, everywhere=everywhere) as server:
+        ends_with_a_stored_report(capsys, host, server.url, checks=EARLY)
+
+
+def test_a_stream_without_end_ends_with_a_report(capsys: Any, host: Host) -> None:
+    with Simulated("stream_endless") as server:
+        check = ends_with_a_stored_report(capsys, host, server.url, checks=EARLY[1:])
+    assert check["reason"] == "the deadline passed"
+
+
+def test_nobody_at_the_port_ends_with_a_report(capsys: Any, host: Host) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        check = ends_with_a_stored_report(capsys, host, url)
+    assert check["reason"] == f"no answer from {url}"
+
+
+def test_a_port_that_takes_connections_and_says_nothing_ends_with_a_report(
+    capsys: Any, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "VITALS_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        check = ends_with_a_stored_report(capsys, host, url, checks=EARLY)
+    assert check["reason"] == "the deadline passed"
+
+
+def test_another_models_name_ends_with_a_report(capsys: Any, host: Host, honest: Simulated) -> None:
+    check = ends_with_a_stored_report(capsys, host, honest.url, model="enplace/other")
+    assert check["reason"] == "the model is not served"
+    assert "enplace/smoke" in check["found"]
+    check = ends_with_a_stored_report(capsys, host, honest.url, model="enplace/other", checks=CHECKS[1:])
+    assert "HTTP 404" in check["found"]
+    assert "the model's name" in check["todo"]
+
+
+def test_a_key_that_is_wanted_and_not_given_ends_with_a_report(capsys: Any, host: Host) -> None:
+    with Simulated(key="k" * 32) as server:
+        check = ends_with_a_stored_report(capsys, host, server.url)
+    assert "HTTP 401" in check["found"]
+    assert "enplace_api_key_file" in check["todo"]
+
+
+def test_tls_where_there_is_none_ends_with_a_report(capsys: Any, host: Host, honest: Simulated) -> None:
+    check = ends_with_a_stored_report(capsys, host, honest.url.replace("http:", "https:"))
+    assert "SSL" in check["found"]
+
+
+def test_a_certificate_that_nobody_vouches_for_ends_with_a_report(capsys: Any, host: Host, tmp_path: Path) -> None:
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*made, *names], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    server = Simulated()
+    server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
+    with server:
+        check = ends_with_a_stored_report(capsys, host, server.url.replace("http:", "https:"))
+    assert "CERTIFICATE_VERIFY_FAILED" in check["found"]
+    assert server.asked == []
 
 
 def test_a_stopped_unit_fails_the_module_without_a_question(capsys: Any, host: Host, honest: Simulated) -> None:

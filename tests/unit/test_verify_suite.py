@@ -35,20 +35,32 @@ CHECKS: dict[str, dict[str, Any]] = {
     "prompt_logprobs": {"check": "prompt_logprobs", "ask": "Where are the boats?", "top": 5},
     "json_schema": {"check": "json_schema"},
     "logit_bias": {"check": "logit_bias", "ask": "Where are the boats?"},
+    "min_p": {"check": "min_p", "ask": "Where are the boats?"},
+    "min_tokens": {"check": "min_tokens", "ask": "Where are the boats?"},
+    "bad_words": {"check": "bad_words", "ask": "Where are the boats?"},
+    "seed": {"check": "seed", "ask": "Where are the boats?"},
     "prefix_cache": {"check": "prefix_cache", "tokens": [500, 700]},
     "needles": {"check": "needles", "tokens": [600], "depths": 2},
-    "draft": {"check": "draft", "acceptance_min": 0.6, "acceptance_max": 0.9, "requests": 3},
+    "draft": {
+        "check": "draft",
+        "acceptance_min": 0.6,
+        "acceptance_max": 0.9,
+        "tokens_per_step_min": 2.3,
+        "per_position_min": [0.8, 0.6],
+        "requests": 3,
+    },
     "kv_pool": {"check": "kv_pool", "tokens": 80000, "concurrency": 2},
     "healthy": {"check": "healthy"},
 }
-# log_line reads the journal and not the server: see test_verify_journal.py.
-ELSEWHERE = {"log_line"}
+# These look at the unit and not at the server: see test_verify_journal.py.
+ELSEWHERE = {"libraries", "log_line", "no_errors"}
 FIRST_CHECKS = ("identity", "known_answers", "known_answers_in_flight", "logprobs", "usage")
 
 # Checks that ask for the same kind of thing.
 GROUPS = (
     ("tool_call", "tool_call_streamed", "tool_result"),
     ("prompt_logprobs", "json_schema", "logit_bias"),
+    ("min_p", "min_tokens", "bad_words", "seed"),
     ("prefix_cache", "needles", "kv_pool"),
     ("draft", "kv_pool", "healthy"),
 )
@@ -64,21 +76,21 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "wrong_answer": ("known_answers", "known_answers_in_flight"),
     "inside_a_number": ("known_answers", "known_answers_in_flight"),
     "says_everything": ("known_answers", "known_answers_in_flight"),
-    "cut_short": ("known_answers", "known_answers_in_flight", "tool_result", "json_schema"),
-    "empty_text": ("known_answers", "known_answers_in_flight", "prompt_logprobs", "draft"),
+    "cut_short": ("known_answers", "known_answers_in_flight", "tool_result", "json_schema", "min_tokens"),
+    "empty_text": ("known_answers", "known_answers_in_flight", "prompt_logprobs", "bad_words", "draft"),
     "crossed_rows": ("known_answers_in_flight",),
     "wrong_in_batch": ("known_answers_in_flight", "logit_bias"),
     "one_at_a_time": ("known_answers_in_flight",),
-    "no_ignore_eos": ("known_answers_in_flight", "usage", "logit_bias"),
+    "no_ignore_eos": ("known_answers_in_flight", "usage", "logit_bias", "min_p"),
     "top_capped": ("logprobs",),
-    "no_logprobs": ("logprobs", "prefix_cache"),
+    "no_logprobs": ("logprobs", "min_p", "prefix_cache"),
     "shifted_rows": ("logprobs",),
-    "missing_row": ("logprobs", "prefix_cache"),
+    "missing_row": ("logprobs", "min_p", "prefix_cache"),
     "placeholder": ("logprobs",),
     "doubled_entries": ("logprobs",),
     "unsorted": ("logprobs",),
-    "certain": ("logprobs",),
-    "not_finite": ("logprobs",),
+    "certain": ("logprobs", "min_p"),
+    "not_finite": ("logprobs", "min_p"),
     "frames_as_tokens": ("known_answers_in_flight", "usage"),
     "prompt_off_by_one": ("usage", "prompt_logprobs", "prefix_cache", "needles"),
     "wrong_total": ("usage",),
@@ -116,6 +128,19 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "ignores_ban": ("logit_bias",),
     "bias_stays": ("logit_bias",),
     "bias_on_all_rows": ("logit_bias",),
+    "always_greedy": ("min_p", "seed"),
+    "ignores_min_p": ("min_p",),
+    "min_p_stays": ("min_p",),
+    "min_p_greedy": ("min_p",),
+    "ignores_min_tokens": ("min_tokens",),
+    "min_tokens_past_end": ("min_tokens",),
+    "min_tokens_stays": ("min_tokens",),
+    "ignores_bad_words": ("bad_words",),
+    "bad_words_stay": ("bad_words",),
+    "bad_words_change_all": ("bad_words",),
+    "ignores_seed": ("seed",),
+    "one_seed": ("seed",),
+    "seed_stays": ("seed",),
     "never_cached": ("prefix_cache",),
     "always_cached": ("prefix_cache", "needles"),
     "ignores_salt": ("prefix_cache", "needles"),
@@ -123,6 +148,9 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hits_not_counted": ("prefix_cache",),
     "cached_off_block": ("prefix_cache",),
     "cached_little": ("prefix_cache",),
+    "cached_to_the_end": ("prefix_cache",),
+    "cached_rounded_up": ("prefix_cache",),
+    "boundary_changes_values": ("prefix_cache",),
     "cache_changes_values": ("prefix_cache",),
     "cache_changes_tokens": ("prefix_cache",),
     "noise": ("prefix_cache",),
@@ -136,6 +164,9 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "nothing_drafted": ("draft",),
     "nothing_accepted": ("draft",),
     "all_accepted": ("draft",),
+    "short_drafts": ("draft",),
+    "later_positions_rare": ("draft",),
+    "no_positions": ("draft",),
     "others_ask": ("draft",),
     "no_cache_config": ("prefix_cache", "kv_pool"),
     "small_pool": ("kv_pool",),
@@ -169,7 +200,7 @@ SAYS = {
     "placeholder": "placeholders",
     "doubled_entries": "not 20 distinct entries",
     "unsorted": "not in order",
-    "certain": "add up to more than 1",
+    "certain": "add up to more than 1|that min_p excludes",
     "not_finite": "not log-probabilities",
     "no_call": "call",
     "wrong_city": "arguments of the call are wrong",
@@ -199,6 +230,19 @@ SAYS = {
     "ignores_ban": "-100 had no effect",
     "bias_stays": "left over",
     "bias_on_all_rows": "wrong row",
+    "always_greedy": "without min_p no token came|other seeds gave the same",
+    "ignores_min_p": "that min_p excludes",
+    "min_p_stays": "without min_p no token came",
+    "min_p_greedy": "only the likeliest",
+    "ignores_min_tokens": "shorter than min_tokens",
+    "min_tokens_past_end": "came before min_tokens",
+    "min_tokens_stays": "left over",
+    "ignores_bad_words": "a bad word came",
+    "bad_words_stay": "left over",
+    "bad_words_change_all": "that is not said changes",
+    "ignores_seed": "the same seed gave other tokens",
+    "one_seed": "other seeds gave the same",
+    "seed_stays": "without a seed gave the same",
     "never_cached": "no hit in 3 visits",
     "always_cached": "not cold",
     "ignores_salt": "another cache_salt|not cold",
@@ -206,6 +250,9 @@ SAYS = {
     "hits_not_counted": "count other hits",
     "cached_off_block": "no whole blocks",
     "cached_little": "too few blocks",
+    "cached_to_the_end": "no whole blocks of the prompt",
+    "cached_rounded_up": "no whole blocks of the prompt",
+    "boundary_changes_values": "the log-probabilities differ",
     "cache_changes_values": "the log-probabilities differ",
     "cache_changes_tokens": "the tokens differ",
     "noise": "the log-probabilities differ",
@@ -219,6 +266,9 @@ SAYS = {
     "nothing_drafted": "too little was drafted",
     "nothing_accepted": "too rarely",
     "all_accepted": "too often",
+    "short_drafts": "a step gives too few tokens",
+    "later_positions_rare": "at position 1",
+    "no_positions": "positions of the draft are missing",
     "others_ask": "others asked",
     "small_pool": "smaller than the recipe counts on",
     "unknown_pool": "no kv_cache_size_tokens",
@@ -308,7 +358,9 @@ def test_every_check_has_two_lies_of_its_own_and_every_lie_a_check() -> None:
         for name in CHECKS
         if name not in (*FIRST_CHECKS, "kv_pool")
     ]
-    + [("stall", "needles")],
+    + [("stall", "needles")]
+    # The one that streams before it asks for anything plain.
+    + [(lie, "tool_call_streamed") for lie in ("gigabyte", "trickle", "invalid_json", "invalid_utf8")],
 )
 def test_whatever_the_wire_brings_ends_as_a_failed_check(lie: str, name: str) -> None:
     with Simulated(lie) as server:
@@ -410,7 +462,7 @@ def test_a_cache_that_hits_on_the_third_visit_only_is_a_cache() -> None:
     with Simulated(lazy_cache=True) as server:
         check = result(server, CHECKS["prefix_cache"])
     assert check["status"] == "pass", check
-    assert [row["hit_on_repeat"] for row in check["evidence"]["rows"]] == [2, 2]
+    assert [row["hit_on_repeat"] for row in check["evidence"]["rows"]] == [2] * 5
 
 
 def test_noise_is_told_from_a_cache_that_changes_the_reply() -> None:

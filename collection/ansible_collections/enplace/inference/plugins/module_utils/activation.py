@@ -384,7 +384,7 @@ class Activator:
             "reason": cause.what,
             "expected": cause.expected,
             "found": self._without_key(cause.found, release),
-            "checks": [check["name"] for check in (report or {}).get("checks", []) if check["status"] != reports.PASS],
+            "checks": [check["name"] for check in (report or {}).get("checks", []) if not reports.good(check)],
             "report": _checks(release).get("report", "") if report else "",
             "output": detail.splitlines(),
             "holder": self.options.holder,
@@ -1043,7 +1043,7 @@ def _checks(release: Release) -> dict[str, Any]:
 
 
 def _did_not_pass(report: Mapping[str, Any]) -> Failure:
-    bad = [check["name"] for check in report["checks"] if check["status"] != reports.PASS]
+    bad = [check["name"] for check in report["checks"] if not reports.good(check)]
     first = next((check for check in report["checks"] if check["status"] == reports.FAIL), None)
     what = f"the checks {', '.join(bad)} did not pass" if bad else "the server did not stay up during its checks"
     return Failure(

@@ -342,10 +342,9 @@ def _report(found: Found, slug: str, server: Entry, shown: Mapping[str, str]) ->
         found.add("reports", "report", server["report"], "all checks passed, in this run of the unit", why)
     ended = stored.get("ended", "") if stored is not None else ""
     checks = stored.get("checks", []) if stored is not None else []
-    passed = sum(check.get("status") == reports.PASS for check in checks)
     return {
         "verified_at": ended,
-        "checks": f"{passed} of {len(checks)} passed" if checks else "",
+        "checks": reports.tally(checks),
         "report": stored if holds else None,
     }
 

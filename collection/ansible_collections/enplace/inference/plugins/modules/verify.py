@@ -11,8 +11,9 @@ version_added: "1.0.0"
 description:
   - Runs a recipe's checks against a running OpenAI-compatible server, from the host it runs on, and stores a report
     with the evidence of each.
-  - Every check ends as C(pass), C(fail) or C(not run). Between checks the server must stay healthy and one and the same
-    process, and must itself have finished as many requests as were answered.
+  - Every check ends as C(pass), C(fail), C(refused) (as its recipe declares, and as good as passed) or C(not run).
+    Between checks the server must stay healthy and one and the same process, and must itself have finished as many
+    requests as were answered.
   - Where the stored report is whole, of the same release, engine, checks and address, passed, and of the same run of
     the unit, nothing is asked and nothing changes.
 requirements:
@@ -30,8 +31,9 @@ options:
     description:
       - The checks, in order. Each is a mapping with the check's name as C(check) and the parameters of that check.
       - The names are C(identity), C(known_answers), C(known_answers_in_flight), C(logprobs), C(usage), C(tool_call),
-        C(tool_call_streamed), C(tool_result), C(prompt_logprobs), C(json_schema), C(logit_bias), C(prefix_cache),
-        C(needles), C(draft), C(kv_pool), C(log_line) and C(healthy).
+        C(tool_call_streamed), C(tool_result), C(prompt_logprobs), C(json_schema), C(logit_bias), C(min_p),
+        C(min_tokens), C(bad_words), C(seed), C(prefix_cache), C(needles), C(draft), C(kv_pool), C(libraries),
+        C(log_line), C(no_errors) and C(healthy).
     type: list
     elements: dict
     required: true
@@ -170,7 +172,7 @@ def look(module: AnsibleModule) -> reports.Unit | None:
         module.get_bin_path("systemctl", required=True),
         "show",
         "-p",
-        "InvocationID,ActiveState,NRestarts",
+        reports.UNIT_PROPERTIES,
         "--",
         name,
     ]
@@ -244,7 +246,7 @@ def main() -> None:
             msg=f"The report cannot be written to {given['report']}: {error}. The checks ran; see report.", **result
         )
     if not report["all_passed"]:
-        bad = sum(check["status"] != reports.PASS for check in report["checks"])
+        bad = sum(not reports.good(check) for check in report["checks"])
         head = f"{bad} of {len(report['checks'])} checks did not pass at {subject.url} ({subject.model}):"
         module.fail_json(msg="\n".join([head, *result["failures"], f"The whole report: {given['report']}"]), **result)
     module.exit_json(**result)

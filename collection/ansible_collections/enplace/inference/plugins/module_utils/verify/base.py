@@ -11,10 +11,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ansible_collections.enplace.inference.plugins.module_utils.verify.server import CheckFailed, Server, Vitals, at
+from ansible_collections.enplace.inference.plugins.module_utils.verify.server import (
+    CheckFailed,
+    Server,
+    Vitals,
+    at,
+    whole,
+)
 
 # Facts about the KV cache, in its labels.
 CACHE_CONFIG = "vllm:cache_config_info"
+# A refused request, and the plain ones around it.
+REFUSED_TOKENS = 4
+REFUSED_DEMANDS = (
+    "the request of the check is refused: HTTP 400 with a message, as the recipe declares",
+    "control: the same prompt without what is refused is answered, before and after",
+)
 
 
 @dataclass
@@ -23,6 +35,8 @@ class Context:
 
     version: the release's engine version.
     unit and invocation: the systemd unit that serves and its present run; empty where no unit is known.
+    restarts: how often systemd started it anew by itself.
+    pid: the unit's main process; 0 where it is not known.
     first: what told the process before the first check; None where that was not read.
     alone: replies that were asked for once already.
     """
@@ -30,6 +44,8 @@ class Context:
     version: str
     unit: str = ""
     invocation: str = ""
+    restarts: int = 0
+    pid: int = 0
     first: Vitals | None = None
     alone: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
@@ -63,6 +79,38 @@ class Check:
     def run(self, server: Server) -> dict[str, Any]:
         """Ask, and return the evidence; CheckFailed where a demand does not hold."""
         raise NotImplementedError
+
+    def feature(self) -> dict[str, Any]:
+        """What a request must have to ask for what the check is about: the options of `Server.chat`.
+
+        Only of checks that take `refused`.
+        """
+        raise NotImplementedError
+
+    def question(self) -> str:
+        """A prompt for the check's own request."""
+        return str(self.parameters.get("ask") or "Hello")
+
+    def run_refused(self, server: Server) -> dict[str, Any]:
+        """Ask for what the recipe says is refused; CheckFailed where it is not, or where anything else is."""
+        options = {"max_tokens": REFUSED_TOKENS, **self.feature()}
+        self._plain(server, "before", options["max_tokens"])
+        status, said = server.refusal(self.question(), **options)
+        if status == 200:
+            todo = "remove refused from the check, so that it is shown that the engine does it rightly"
+            raise CheckFailed("the engine does what the recipe says it refuses", "HTTP 400", "HTTP 200", todo)
+        if status != 400 or not said:
+            todo = "a client must be told that it asked for too much: this is an error of another kind"
+            found = f"HTTP {status}: {said or 'no message'}"
+            raise CheckFailed("the refusal is not one", "HTTP 400 with error.message", found, todo)
+        self._plain(server, "after", options["max_tokens"])
+        return {"status": status, "message": said, "declared": self.parameters["refused"]}
+
+    def _plain(self, server: Server, when: str, tokens: int) -> None:
+        """Control: without what is refused the same prompt is answered."""
+        reply = server.chat(self.question(), temperature=0, max_tokens=tokens, extra={"cache_salt": salt()})
+        if whole(reply, "usage", "completion_tokens") < 1:
+            raise CheckFailed(f"the plain request {when} the refused one has no tokens", "1 or more", reply)
 
 
 @dataclass

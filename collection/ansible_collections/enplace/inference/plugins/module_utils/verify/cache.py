@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.verify import texts
@@ -36,6 +36,11 @@ LEAST_REPLY_TOKENS, SPARE_TOKENS = 32, 16
 # ENOUGH of them the check fails.
 FITTED, ENOUGH = 0.97, 0.9
 FITTINGS = 8
+# Whole blocks of a prompt that ends at the boundary of one, and its least tokens: a hybrid may keep the last block
+# back, and what is in a prompt besides its lines needs room.
+BOUNDARY_BLOCKS, BOUNDARY_TOKENS = 3, 256
+# What fills a prompt up to a token; " a" is one token for most tokenizers.
+PADS = (" a", ".", "a", " I", "!")
 # A hybrid model keeps its state at the end of a chunk of the prefill, and at the last block's end sometimes only from
 # the second visit on; then the third one reads all that there is.
 VISITS = 3
@@ -50,6 +55,7 @@ class _Prompt:
     place: str
     code: str
     tokens: int
+    pad: str = ""
 
     @property
     def text(self) -> str:
@@ -57,7 +63,7 @@ class _Prompt:
 
     def with_code(self, code: str) -> str:
         """The same prompt with another code."""
-        return texts.haystack_prompt(self.lines, self.depth, texts.needle(self.place, code), self.place)
+        return texts.haystack_prompt(self.lines, self.depth, texts.needle(self.place, code), self.place) + self.pad
 
 
 class PrefixCache(Check):
@@ -69,13 +75,15 @@ class PrefixCache(Check):
         "the second or third visit reads all whole blocks of the prompt but one, and more than none",
         "on every visit the cached tokens of usage are what /metrics counts, and a multiple of the block",
         "under another cache_salt the same prompt reads nothing from the cache",
+        "with `boundaries`: all of this also where the prompt ends with a block, one token after it, or one before it",
         "the reply is the same with and without the cache; with `exact` to the last bit of its log-probabilities",
     )
 
     def asked(self) -> str:
         lengths = ", ".join(map(str, self.parameters["tokens"]))
         return (
-            f"prompts of {lengths} tokens, temperature 0: up to {VISITS} times under one cache_salt, once under another"
+            f"prompts of {lengths} tokens{' and at the boundary of a block' if self.parameters['boundaries'] else ''}, "
+            f"temperature 0: up to {VISITS} times under one cache_salt, once under another"
         )
 
     def run(self, server: Server) -> dict[str, Any]:
@@ -88,8 +96,20 @@ class PrefixCache(Check):
             todo = "a prompt of less than two whole blocks shows little; give longer lengths"
             raise CheckFailed("a length is too short", f"more than {2 * block} tokens, two blocks", lengths, todo)
         room(server, max(lengths), CACHED_REPLY_TOKENS, CACHED_REPLY_TOKENS)
-        rows = [self._one(server, length, block) for length in lengths]
+        rows = [
+            self._one(server, fitted(self, server, length, self.rng.uniform(0.1, 0.9)), block, {}) for length in lengths
+        ]
+        if self.parameters["boundaries"]:
+            whole_blocks = block * max(BOUNDARY_BLOCKS, math.ceil(BOUNDARY_TOKENS / block))
+            room(server, whole_blocks + block - 1, CACHED_REPLY_TOKENS, CACHED_REPLY_TOKENS)
+            for offset in dict.fromkeys((0, 1, block - 1)):
+                prompt = filled(server, self._below(server, whole_blocks), whole_blocks + offset)
+                rows.append(self._one(server, prompt, block, {"offset": offset}))
         return {"block": block, "rows": rows}
+
+    def _below(self, server: Server, tokens: int) -> _Prompt:
+        """A prompt that can be filled up to so many tokens."""
+        return fitted(self, server, tokens, self.rng.uniform(0.1, 0.9), least=0.5)
 
     def _block(self, metrics: Metrics) -> int:
         """Tokens of a block: the recipe's, or what the engine says it is."""
@@ -107,8 +127,7 @@ class PrefixCache(Check):
             raise CheckFailed("the block size is not known", f"a label block_size of {CACHE_CONFIG}", size, todo)
         return int(size)
 
-    def _one(self, server: Server, length: int, block: int) -> dict[str, Any]:
-        prompt = fitted(self, server, length, self.rng.uniform(0.1, 0.9))
+    def _one(self, server: Server, prompt: _Prompt, block: int, at_boundary: dict[str, int]) -> dict[str, Any]:
         mine = salt()
         cold = self._visit(server, prompt, mine)
         if cold.cached != 0 or cold.hits != 0:
@@ -121,6 +140,7 @@ class PrefixCache(Check):
             visits.append(self._visit(server, prompt, mine))
         warm = visits[-1]
         row: dict[str, Any] = {
+            **at_boundary,
             "prompt_tokens": warm.prompt_tokens,
             "cached": [visit.cached for visit in visits],
             "hit_on_repeat": len(visits),
@@ -144,9 +164,7 @@ class PrefixCache(Check):
             if not row["cold_repeats"]:
                 todo = "two cold replies differ as well: noise of the engine, not the cache; see the parameter exact"
             differs = "the log-probabilities" if row["same_tokens"] else "the tokens"
-            raise CheckFailed(
-                f"{differs} differ with and without the cache", cold.text, warm.text, todo, row=row, length=length
-            )
+            raise CheckFailed(f"{differs} differ with and without the cache", cold.text, warm.text, todo, row=row)
         return row
 
     def _check_counts(self, visits: list[_Visit], block: int, least: int, row: dict[str, Any]) -> None:
@@ -281,8 +299,11 @@ class Needles(Check):
         }
 
 
-def fitted(check: Check, server: Server, length: int, depth: float, code: str = "") -> _Prompt:
-    """A prompt of at most `length` tokens and hardly fewer, as /tokenize counts; CheckFailed where none is found."""
+def fitted(check: Check, server: Server, length: int, depth: float, code: str = "", least: float = ENOUGH) -> _Prompt:
+    """A prompt of at most `length` tokens and hardly fewer, as /tokenize counts.
+
+    CheckFailed where none is found with at least the share `least` of them.
+    """
     place = check.rng.choice(texts.PLACES)
     hidden = code or texts.code(check.rng)
     lines: list[str] = []
@@ -302,10 +323,28 @@ def fitted(check: Check, server: Server, length: int, depth: float, code: str = 
         elif tokens >= FITTED * length or step == 0:
             break
         wanted = max(1, wanted + step)
-    if best is None or best.tokens < ENOUGH * length:
+    if best is None or best.tokens < least * length:
         found = f"prompts of {', '.join(map(str, counts))} tokens"
-        raise CheckFailed("no prompt of this length could be made", f"{ENOUGH * length:g} to {length} tokens", found)
+        raise CheckFailed("no prompt of this length could be made", f"{least * length:g} to {length} tokens", found)
     return best
+
+
+def filled(server: Server, prompt: _Prompt, tokens: int) -> _Prompt:
+    """A prompt with something at its end, so that it has exactly so many tokens; CheckFailed where none is found."""
+    pad, count = "", prompt.tokens
+    for piece in PADS:
+        pieces = tokens - count
+        while pieces > 0:
+            longer = server.token_count(prompt.text + pad + piece * pieces)
+            if count < longer <= tokens:
+                pad, count = pad + piece * pieces, longer
+                pieces = tokens - count
+            else:
+                pieces //= 2
+    if count != tokens:
+        found = f"one of {count}"
+        raise CheckFailed("no prompt that ends at the boundary of a block could be made", f"{tokens} tokens", found)
+    return replace(prompt, tokens=tokens, pad=pad)
 
 
 def full(reply: dict[str, Any], tokens: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 # Part of the digest of a list of checks. Raise it when what any check asks or demands changes: a stored report of the
 # older code is then evidence of something else, and the checks run again.
-REVISION = 2
+REVISION = 3
 
 MAX_TOKENS = 4096
 
@@ -30,7 +30,8 @@ class Parameter:
     """One parameter of a check.
 
     kind: `text`, `pattern` (a regular expression), `integer`, `number`, `flag` (true or false), `lengths` (a list of
-        whole numbers, each once) or `prompts` (a list of {ask: text, expect: [text, ...]}).
+        whole numbers, each once), `shares` (a list of numbers from 0 to 1), `versions` (a mapping of
+        names to versions) or `prompts` (a list of {ask: text, expect: [text, ...]}).
     minimum and maximum: bounds of a number, of each number of `lengths`, or of the count of `prompts`; both inclusive.
     default: the value where the recipe is silent; None where it is found at run time, as the summary says.
     """
@@ -87,6 +88,15 @@ _SEED = Parameter(
     "which proves more.",
 )
 
+_HOT = Parameter(
+    "number", "Sampling temperature, high enough for unlikely tokens to come.", default=1.5, minimum=0.1, maximum=2
+)
+_REFUSED = Parameter(
+    "text",
+    "Why this engine refuses it: the request of the check must then get HTTP 400 with a message, and the check ends as "
+    "refused.",
+)
+
 CHECKS: dict[str, CheckSpec] = {
     spec.name: spec
     for spec in (
@@ -141,6 +151,7 @@ CHECKS: dict[str, CheckSpec] = {
                 "max_tokens": Parameter(
                     "integer", "Most tokens in the reply.", default=32, minimum=1, maximum=MAX_TOKENS
                 ),
+                "refused": _REFUSED,
             },
         ),
         CheckSpec(
@@ -188,19 +199,65 @@ CHECKS: dict[str, CheckSpec] = {
             {
                 "ask": _ASK,
                 "top": Parameter("integer", "Entries for every token.", default=5, minimum=1, maximum=1000),
+                "refused": _REFUSED,
             },
         ),
         CheckSpec(
             "json_schema",
             "A reply under a JSON schema is what the schema says, also where no prompt hints at it.",
             600,
-            {"max_tokens": _REPLY},
+            {"max_tokens": _REPLY, "refused": _REFUSED},
         ),
         CheckSpec(
             "logit_bias",
             "A biased token always comes, a banned one never, and no other request's row is touched.",
             300,
-            {"ask": _ASK},
+            {"ask": _ASK, "refused": _REFUSED},
+        ),
+        CheckSpec(
+            "min_p",
+            "Tokens sampled with min_p are all likely enough; without it less likely ones come.",
+            300,
+            {
+                "ask": _ASK,
+                "temperature": _HOT,
+                "min_p": Parameter(
+                    "number",
+                    "Least probability of a token, as a share of the likeliest one's.",
+                    default=0.1,
+                    minimum=0.001,
+                    maximum=0.9,
+                ),
+                "refused": _REFUSED,
+            },
+        ),
+        CheckSpec(
+            "min_tokens",
+            "A reply that would have ended goes on for min_tokens, and the next one ends again.",
+            300,
+            {
+                "ask": _ASK,
+                "max_tokens": Parameter(
+                    "integer",
+                    "Most tokens of the plain reply, which must end by itself.",
+                    default=64,
+                    minimum=1,
+                    maximum=MAX_TOKENS,
+                ),
+                "refused": _REFUSED,
+            },
+        ),
+        CheckSpec(
+            "bad_words",
+            "A word that the model says is not said where it is a bad one, and nothing else changes.",
+            300,
+            {"ask": _ASK, "refused": _REFUSED},
+        ),
+        CheckSpec(
+            "seed",
+            "The same seed samples the same tokens, another one others.",
+            300,
+            {"ask": _ASK, "temperature": _HOT, "refused": _REFUSED},
         ),
         CheckSpec(
             "prefix_cache",
@@ -214,6 +271,11 @@ CHECKS: dict[str, CheckSpec] = {
                     "integer",
                     "Cached tokens must be a multiple of it; the engine's own block size where absent.",
                     minimum=1,
+                ),
+                "boundaries": Parameter(
+                    "flag",
+                    "Also prompts that end with a block, one token after its end, and one token before it.",
+                    default=True,
                 ),
                 "exact": Parameter(
                     "flag", "Log-probabilities must be equal to the last bit; false: the tokens only.", default=True
@@ -248,6 +310,14 @@ CHECKS: dict[str, CheckSpec] = {
                     minimum=0,
                     maximum=1,
                 ),
+                "tokens_per_step_min": Parameter(
+                    "number",
+                    "Least tokens that a step of the engine gives: its own one and the accepted ones.",
+                    minimum=1,
+                ),
+                "per_position_min": Parameter(
+                    "shares", "Least share accepted at each position of a draft, the first position first."
+                ),
                 "requests": Parameter("integer", "Replies it is measured over.", default=8, minimum=1, maximum=256),
             },
         ),
@@ -263,12 +333,32 @@ CHECKS: dict[str, CheckSpec] = {
             },
         ),
         CheckSpec(
+            "libraries",
+            "The process that serves runs in the environment of the checks, which has these versions of libraries.",
+            60,
+            {
+                "versions": Parameter(
+                    "versions", "Name of each library (its distribution) and its exact version.", required=True
+                ),
+            },
+        ),
+        CheckSpec(
             "log_line",
             "The journal of this run of the unit has a line, or has it not.",
             60,
             {
                 "pattern": Parameter("pattern", "Regular expression, searched in every line.", required=True),
                 "absent": Parameter("flag", "No line may match.", default=False),
+            },
+        ),
+        CheckSpec(
+            "no_errors",
+            "The unit was not restarted, and the journal of its run has no error.",
+            60,
+            {
+                "apart_from": Parameter(
+                    "pattern", "Regular expression of errors that are known to mean nothing; none where absent."
+                ),
             },
         ),
         CheckSpec(
@@ -385,6 +475,10 @@ def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str
         return [] if isinstance(value, bool) else [f"{where}: expected true or false, found {_kind(value)}{hint}"]
     if parameter.kind == "lengths":
         return _problems_of_lengths(where, parameter, value)
+    if parameter.kind == "versions":
+        return _problems_of_versions(where, value)
+    if parameter.kind == "shares":
+        return _problems_of_shares(where, value)
     if not _number(value) or (parameter.kind == "integer" and not isinstance(value, int)):
         expected = "a whole number" if parameter.kind == "integer" else "a number"
         return [f"{where}: expected {expected}, found {_kind(value)}"]
@@ -419,6 +513,26 @@ def _problems_of_lengths(where: str, parameter: Parameter, value: Any) -> list[s
         if length in value[:index]:
             problems.append(f"{here}: {length} is there already; name each length once")
     return problems
+
+
+def _problems_of_versions(where: str, value: Any) -> list[str]:
+    if not isinstance(value, dict) or not value:
+        return [f"{where}: expected a mapping such as {{torch: 2.13.0}}, found {_kind(value)}"]
+    return [
+        f"{where}.{name}: expected a version as text, found {_kind(version)}" + ("; quote it" * _number(version))
+        for name, version in value.items()
+        if not isinstance(version, str) or not version.strip()
+    ]
+
+
+def _problems_of_shares(where: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_LENGTHS:
+        return [f"{where}: expected a list of 1 to {MAX_LENGTHS} numbers, found {_kind(value)}"]
+    return [
+        f"{where}[{index}]: expected a number from 0 to 1, found {_kind(share)}"
+        for index, share in enumerate(value)
+        if not _number(share) or not 0 <= share <= 1
+    ]
 
 
 def _problems_of_window(where: str, item: dict[Any, Any]) -> list[str]:

@@ -53,7 +53,7 @@ def subject_of(request: Mapping[str, Any]) -> reports.Subject:
 
 def unit_now(name: str) -> reports.Unit:
     """A unit as it is now. Raises Failure where systemd does not tell."""
-    argv = ["systemctl", "show", "-p", "InvocationID,ActiveState,NRestarts", "--", name]
+    argv = ["systemctl", "show", "-p", reports.UNIT_PROPERTIES, "--", name]
     done = command.run(argv)
     if not done.ok:
         raise Failure(f"systemctl cannot tell the state of {name}", found=done.said(), detail=done.tail())

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
+import os
 import re
+import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +31,12 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.server im
 )
 
 NOT_SERVED = "enplace/not-served"
+
+# How a line of an error begins, by vLLM, uvicorn and Python; and what is said when a process dies.
+ERROR_LINE = re.compile(
+    r"^(?:\([^)]*\) )*(?:(?:ERROR|CRITICAL|FATAL)\b|Traceback \(most recent call last\))"
+    r"|Fatal Python error|Segmentation fault|terminate called after throwing"
+)
 
 DRAFT_COUNTERS = (
     "vllm:spec_decode_num_drafts_total",
@@ -78,7 +87,7 @@ class Identity(Check):
         reply = server.chat("Hello", max_tokens=1, temperature=0)
         if reply.get("model") != want_model:
             raise CheckFailed("the completion names another model", want_model, reply.get("model"))
-        status = server.refusal(NOT_SERVED)
+        status, _said = server.refusal("Hello", max_tokens=1, model=NOT_SERVED)
         if status not in (400, 404):
             todo = "whatever answers here answers to any name, so its name proves nothing"
             raise CheckFailed("a name that is not served was not refused", "HTTP 404", f"HTTP {status}", todo)
@@ -134,6 +143,7 @@ class Draft(Check):
     demanded = (
         "/metrics has the counters of speculation, and they count drafts while the check's replies are generated",
         "accepted tokens over drafted ones, of these replies alone, is within the bounds",
+        "with `tokens_per_step_min` and `per_position_min`: so are the tokens of a step and the share at each position",
         "no more was drafted than these replies explain: nobody else asked meanwhile",
     )
 
@@ -182,7 +192,25 @@ class Draft(Check):
             raise CheckFailed(
                 "the draft is accepted too often", f"at most {most}", f"{acceptance:.4f}", todo, **evidence
             )
+        self._check_steps(1 + accepted / drafts, evidence)
         return evidence
+
+    def _check_steps(self, per_step: float, evidence: dict[str, Any]) -> None:
+        least = self.parameters["tokens_per_step_min"]
+        if least is not None and per_step < least:
+            todo = "fewer tokens are drafted than the recipe counts on; compare num_speculative_tokens"
+            raise CheckFailed("a step gives too few tokens", f"{least} or more", f"{per_step:.3f}", todo, **evidence)
+        floors, shares = self.parameters["per_position_min"] or [], evidence["per_position"]
+        if len(shares) < len(floors):
+            todo = f"shorter drafts, or {ACCEPTED_AT} is not there"
+            raise CheckFailed(
+                "positions of the draft are missing", f"{len(floors)} positions", shares, todo, **evidence
+            )
+        low = [place for place, (floor, share) in enumerate(zip(floors, shares)) if share < floor]
+        if low:
+            todo = "a draft that is right at its first token only"
+            where = ", ".join(map(str, low))
+            raise CheckFailed(f"too little is accepted at position {where}", f"{floors}", shares, todo, **evidence)
 
     def _per_position(self, before: Metrics, after: Metrics, drafts: float) -> list[float]:
         then, now = (metrics.by_label(ACCEPTED_AT, "position") for metrics in (before, after))
@@ -227,6 +255,85 @@ class KvPool(Check):
         return {"pools": pools}
 
 
+class Libraries(Check):
+    """The server runs with the versions of libraries that the recipe names."""
+
+    name = "libraries"
+    demanded = (
+        "the unit's main process has libraries loaded from the environment that the checks run in, and from no other",
+        "each library has its version there",
+    )
+
+    def asked(self) -> str:
+        return f"/proc of the main process of {self.context.unit or 'the unit'}; the metadata of its environment"
+
+    def run(self, server: Server) -> dict[str, Any]:
+        if not self.context.pid:
+            todo = "name the unit that serves: its main process tells what is loaded"
+            raise CheckFailed("no process is known that serves", "a running unit", "none", todo)
+        own = {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+        loaded = self._loaded_from()
+        if not loaded or not loaded <= own:
+            todo = "the release was changed without a restart, or something else answers for its unit"
+            expected = ", ".join(sorted(own))
+            raise CheckFailed("the server runs in another environment", expected, sorted(loaded), todo)
+        wanted = self.parameters["versions"]
+        found = {name: _version(name, sorted(own)) for name in wanted}
+        if found != wanted:
+            todo = "compare the lock of the engine with the recipe"
+            raise CheckFailed("a library has another version", str(wanted), found, todo)
+        return {"environment": sorted(own), "versions": found}
+
+    def _loaded_from(self) -> set[str]:
+        """Folders of Python packages that the process has compiled libraries of."""
+        try:
+            with open(f"/proc/{self.context.pid}/maps", encoding="utf-8", errors="replace") as stream:
+                found = (re.search(r"(/\S*/(?:site|dist)-packages)/", line) for line in stream)
+                return {os.path.realpath(match[1]) for match in found if match}
+        except OSError as error:
+            todo = "the checks must run as root, on the host of the server"
+            raise CheckFailed(
+                "what the server has loaded cannot be read", "/proc/<pid>/maps", str(error), todo
+            ) from None
+
+
+class NoErrors(Check):
+    """The unit's run is one without restarts and errors."""
+
+    name = "no_errors"
+    demanded = (
+        "systemd has not started the unit anew by itself (NRestarts is 0)",
+        "the journal of this very run of the unit has the first and last lines of its start: nothing is missing",
+        "no line of it is one of an error, apart from the refusal that the check identity asks for",
+    )
+
+    def asked(self) -> str:
+        return f"the restarts of {self.context.unit or 'the unit'}, and the journal of its run"
+
+    def run(self, server: Server) -> dict[str, Any]:
+        if not self.context.unit or not self.context.invocation:
+            todo = "name the unit that serves: only its present run's journal can tell"
+            raise CheckFailed("no unit is known whose journal could be read", "a running unit", "none", todo)
+        if self.context.restarts:
+            todo = "the unit's journal says why; start the unit anew by hand once that is mended"
+            raise CheckFailed("the unit was restarted", "NRestarts 0", self.context.restarts, todo)
+        known = self.parameters["apart_from"]
+        count, passed_over = 0, 0
+        lacking = set(START_MARKS)
+        for line in journal.lines(self.context.invocation, server.deadline):
+            count += 1
+            lacking -= {mark for mark in lacking if mark in line}
+            if not ERROR_LINE.search(line) or NOT_SERVED in line:
+                continue
+            if known is None or not re.search(known, line):
+                todo = "what the journal says before and after this line; apart_from names an error that means nothing"
+                raise CheckFailed("an error is logged", "no line of an error", line, todo, number=count)
+            passed_over += 1
+        if lacking:
+            raise _start_missing(f"{count} lines, none with {' and '.join(map(repr, sorted(lacking)))}")
+        return {"restarts": 0, "lines": count, "apart_from": passed_over}
+
+
 class LogLine(Check):
     """This run of the unit logged a line, or did not."""
 
@@ -261,10 +368,7 @@ class LogLine(Check):
         if absent and not lacking:
             return {"lines": count}
         if lacking:
-            todo = (
-                "the journal was rotated away or is kept from us, or the engine logs less than INFO; restart the unit"
-            )
-            raise CheckFailed("the journal does not hold the start of this run", "the whole start", held, todo)
+            raise _start_missing(held)
         todo = "another engine version may word it otherwise, or took another way; read the unit's journal"
         raise CheckFailed("no line of this run matches", f"a line like {pattern.pattern!r}", held, todo)
 
@@ -304,6 +408,17 @@ class Healthy(Check):
         if grown < 1:
             raise CheckFailed("the engine did not count the token it gave", f"{TOKENS} +1", f"+{grown:g}")
         return {"started": now.started, "requests_since_first": (after.finished or 0) - (first.finished or 0)}
+
+
+def _start_missing(held: str) -> CheckFailed:
+    todo = "the journal was rotated away or is kept from us, or the engine logs less than INFO; restart the unit"
+    return CheckFailed("the journal does not hold the start of this run", "the whole start", held, todo)
+
+
+def _version(name: str, folders: list[str]) -> str | None:
+    """The version of a distribution in some folders of packages; None where it is not there."""
+    found = importlib.metadata.Distribution.discover(name=name, path=folders)
+    return next((distribution.version for distribution in found), None)
 
 
 def _counted(label: str, reply: dict[str, Any], tokenized: int, ids: int | None, prompt_ids: Any) -> dict[str, int]:

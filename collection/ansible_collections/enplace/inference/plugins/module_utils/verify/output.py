@@ -38,6 +38,9 @@ class Logprobs(Check):
     def asked(self) -> str:
         return f"one prompt at temperature 0 with logprobs and top_logprobs {self.parameters['top']}"
 
+    def feature(self) -> dict[str, Any]:
+        return {"temperature": 0, "logprobs": True, "top_logprobs": self.parameters["top"]}
+
     def run(self, server: Server) -> dict[str, Any]:
         top = self.parameters["top"]
         reply = server.chat(
@@ -72,6 +75,9 @@ class PromptLogprobs(Check):
 
     def asked(self) -> str:
         return f"one prompt, and the same twice over, with prompt_logprobs {self.parameters['top']}"
+
+    def feature(self) -> dict[str, Any]:
+        return {"temperature": 0, "extra": {"prompt_logprobs": self.parameters["top"]}}
 
     def run(self, server: Server) -> dict[str, Any]:
         ask = self.parameters["ask"]
@@ -119,6 +125,10 @@ class JsonSchema(Check):
 
     def asked(self) -> str:
         return "one question at temperature 0 under a schema, under another with a random key, and under none"
+
+    def feature(self) -> dict[str, Any]:
+        wanted = {"name": "reply", "schema": texts.PERSON_SCHEMA, "strict": True}
+        return {"temperature": 0, "response_format": {"type": "json_schema", "json_schema": wanted}}
 
     def run(self, server: Server) -> dict[str, Any]:
         question = texts.person_question(self.rng.choice(texts.NAMES))
@@ -175,6 +185,9 @@ class LogitBias(Check):
 
     def asked(self) -> str:
         return f"one prompt at temperature 0, {BIAS_TOKENS} tokens: plain, biased up, biased down, plain, four at once"
+
+    def feature(self) -> dict[str, Any]:
+        return {"temperature": 0, "logit_bias": {"1": 100}}
 
     def run(self, server: Server) -> dict[str, Any]:
         base = self._ids(server, {})

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -28,20 +28,42 @@ MAX_EVIDENCE_TEXT = 2000
 SETTLE_S = 5.0
 VITALS_S = 20.0
 
+UNIT_PROPERTIES = "InvocationID,ActiveState,NRestarts,MainPID"
+
 # What a server with a key must refuse to those without it; all but the first may be unknown to it.
 GUARDED = ("/v1/models", "/v1/chat/completions", "/invocations", "/tokenize")
 
-PASS, FAIL, NOT_RUN = "pass", "fail", "not run"
+PASS, FAIL, REFUSED, NOT_RUN = "pass", "fail", "refused", "not run"
+# What speaks for a server: what it does rightly, and what it refuses as its recipe declares.
+GOOD = (PASS, REFUSED)
+
+
+def good(check: Any) -> bool:
+    """Whether one check of a report speaks for the server. Every status but those of `GOOD` does not."""
+    return isinstance(check, dict) and check.get("status") in GOOD
+
+
+def tally(checks: Sequence[Any]) -> str:
+    """How many checks of a report speak for the server, in words; empty for none."""
+    if not checks:
+        return ""
+    refused = sum(isinstance(check, dict) and check.get("status") == REFUSED for check in checks)
+    told = f"{sum(map(good, checks)) - refused} of {len(checks)} passed"
+    return f"{told}, {refused} refused as declared" if refused else told
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One look at a systemd unit. `invocation` is systemd's identity of the present run, empty where it never ran."""
+    """One look at a systemd unit. `invocation` is systemd's identity of the present run, empty where it never ran.
+
+    pid: its main process, 0 where it has none.
+    """
 
     name: str
     invocation: str
     active: str
     restarts: int
+    pid: int = 0
 
     def as_data(self) -> dict[str, Any]:
         return {"name": self.name, "invocation": self.invocation, "active": self.active, "restarts": self.restarts}
@@ -74,14 +96,15 @@ class Subject:
 
 
 def parse_unit(name: str, output: str) -> Unit:
-    """A Unit from what `systemctl show -p InvocationID,ActiveState,NRestarts` prints."""
+    """A Unit from what `systemctl show -p` prints of `UNIT_PROPERTIES`."""
     values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-    restarts = values.get("NRestarts", "")
+    restarts, pid = (values.get(key, "") for key in ("NRestarts", "MainPID"))
     return Unit(
         name,
         values.get("InvocationID", ""),
         values.get("ActiveState", "unknown"),
         int(restarts) if restarts.isdigit() else 0,
+        int(pid) if pid.isdigit() else 0,
     )
 
 
@@ -135,8 +158,8 @@ def why_not(report: dict[str, Any], subject: Subject, unit: Unit | None) -> str:
     if not isinstance(then, dict) or not unit.invocation or then.get("invocation") != unit.invocation:
         return f"{unit.name} was started anew since"
     checks = report.get("checks")
-    results = [check.get("status") for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
-    if report.get("all_passed") is not True or len(results) != len(subject.checks) or set(results) != {PASS}:
+    results = [good(check) for check in checks] if isinstance(checks, list) else []
+    if report.get("all_passed") is not True or len(results) != len(subject.checks) or not all(results):
         return "not every check passed"
     return ""
 
@@ -183,7 +206,7 @@ def run(
     return {
         "format": FORMAT,
         "complete": True,
-        "all_passed": bool(results) and not problems and all(result["status"] == PASS for result in results),
+        "all_passed": bool(results) and not problems and all(map(good, results)),
         "subject": subject.as_data(),
         "unit": after.as_data() if after is not None else None,
         "host": host,
@@ -261,7 +284,7 @@ def _open_to_all(subject: Subject, key: str) -> list[str]:
 
 def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, key: str) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
-    from ansible_collections.enplace.inference.plugins.module_utils.verify import server, suite
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import base, server, suite
 
     results: list[dict[str, Any]] = []
     gone = ""
@@ -270,6 +293,8 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
         version=subject.engine.get("version", ""),
         unit=unit.name if unit is not None else "",
         invocation=unit.invocation if unit is not None else "",
+        restarts=unit.restarts if unit is not None else 0,
+        pid=unit.pid if unit is not None else 0,
         first=vitals,
     )
     for item in checks:
@@ -277,11 +302,12 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
             results.append(_not_run(item, gone))
             continue
         check = suite.CLASSES[item["check"]](item, context)
+        refused = bool(item.get("refused"))
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]), key)
         clock = time.monotonic()
         evidence: dict[str, Any] = {}
         with server.Caught() as caught:
-            evidence = server.within(asked.deadline, partial(check.run, asked))
+            evidence = server.within(asked.deadline, partial(check.run_refused if refused else check.run, asked))
         asked.close()
         failure = _failure(caught.error)
         if failure is not None:
@@ -295,10 +321,10 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
         results.append(
             {
                 "name": check.name,
-                "status": FAIL if failure else PASS,
+                "status": FAIL if failure else REFUSED if refused else PASS,
                 "seconds": round(seconds, 3),
-                "asked": check.asked(),
-                "demanded": list(check.demanded),
+                "asked": "its request, which the engine must refuse" if refused else check.asked(),
+                "demanded": list(base.REFUSED_DEMANDS if refused else check.demanded),
                 "parameters": {key: value for key, value in item.items() if key != "check"},
                 # Masked before it is cut: the start of a key is a secret as well.
                 "evidence": _short(
@@ -306,7 +332,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
                         {**evidence, **({"seed": check.seed} if check.made_up else {}), "completions": asked.answered}
                     )
                 ),
-                "reason": failure.what if failure else "",
+                "reason": failure.what if failure else item["refused"] if refused else "",
                 "expected": failure.expected if failure else "",
                 "found": failure.found if failure else "",
                 "todo": failure.todo if failure else "",

@@ -415,20 +415,23 @@ class Server:
         self._count()
         return reply
 
-    def refusal(self, model: str) -> int:
-        """The HTTP status with which a completion by another model's name is refused; 200 if it is answered."""
+    def refusal(self, messages: Any, **options: Any) -> tuple[int, str]:
+        """The HTTP status with which a completion is refused, and the error's message; 200 if it is answered.
+
+        Options are those of `chat`, and `model` for another one's name.
+        """
         import openai
 
-        request = {**self._request("Hello", {"max_tokens": 1}), "model": model}
+        request = self._request(messages, options)
         try:
             self._ask(CHAT, lambda client: client.chat.completions.create(**request))
         except CheckFailed as failure:
             cause = failure.__cause__
             if isinstance(cause, openai.APIStatusError):
-                return int(cause.status_code)
+                return int(cause.status_code), _message(cause.response.text)
             raise
         self._count()
-        return 200
+        return 200, ""
 
     def stream(self, messages: Any, **options: Any) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed completion with usage at its end, as data."""
@@ -549,6 +552,17 @@ class Server:
 
 def _conversation(messages: Any) -> Any:
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+def _message(body: str) -> str:
+    """The message of an error, empty where the body has none."""
+    try:
+        data = json.loads(body)
+    except ValueError:
+        return ""
+    error = data.get("error") if isinstance(data, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(masked(message.strip())) if isinstance(message, str) else ""
 
 
 def _token_ids(reply: Any) -> list[int]:

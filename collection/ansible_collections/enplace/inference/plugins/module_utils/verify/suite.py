@@ -16,7 +16,9 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.engine im
     Healthy,
     Identity,
     KvPool,
+    Libraries,
     LogLine,
+    NoErrors,
     Usage,
 )
 from ansible_collections.enplace.inference.plugins.module_utils.verify.output import (
@@ -25,6 +27,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.output im
     Logprobs,
     PromptLogprobs,
 )
+from ansible_collections.enplace.inference.plugins.module_utils.verify.sampling import BadWords, MinP, MinTokens, Seed
 from ansible_collections.enplace.inference.plugins.module_utils.verify.tools import (
     ToolCall,
     ToolCallStreamed,
@@ -47,11 +50,17 @@ CLASSES: dict[str, type[Check]] = {
         PromptLogprobs,
         JsonSchema,
         LogitBias,
+        MinP,
+        MinTokens,
+        BadWords,
+        Seed,
         PrefixCache,
         Needles,
         Draft,
         KvPool,
+        Libraries,
         LogLine,
+        NoErrors,
         Healthy,
     )
 }
