@@ -23,8 +23,8 @@ import yaml
 from ansible_collections.enplace.inference.plugins.plugin_utils import plan
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import ENGINES
 
-from tests.bench import lint
-from tests.e2e.plays import ROOT, play
+from tests.bench import ROOT, lint
+from tests.e2e.plays import play
 from tests.sim.lab import Lab, LabError
 
 HOST = "demo1"
