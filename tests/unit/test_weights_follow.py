@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.enplace.inference.plugins.action import weights
-from ansible_collections.enplace.inference.plugins.module_utils import job
+from ansible_collections.enplace.inference.plugins.module_utils import files, job
 
 RESULT = {"changed": True, "models": []}
 
 
-class Host(weights.ActionModule):  # type: ignore[misc]
+class Host(weights.ActionModule):
     """A plugin whose commands run here; `garble` changes what comes back."""
 
     def __init__(self, garble: Callable[[int, str], str]) -> None:
@@ -109,7 +109,7 @@ def test_work_that_fails_says_so_itself(tmp_path: Path) -> None:
 
 def test_when_a_job_is_begun_its_file_names_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The process that begins the work ends at once, as a module does: its number must not be the one in the file.
-    write = job.write_json
+    write = files.write_json
 
     def slow(path: str, value: Any, **how: Any) -> None:
         if value.get("phase") == "working":
@@ -117,7 +117,12 @@ def test_when_a_job_is_begun_its_file_names_its_own_process(tmp_path: Path, monk
         write(path, value, **how)
 
     monkeypatch.setattr(job, "write_json", slow)
-    path = job.start(lambda _progress: (time.sleep(2), {"value": 1})[1], str(tmp_path))
+
+    def work(_progress: job.Progress) -> dict[str, Any]:
+        time.sleep(2)
+        return {"value": 1}
+
+    path = job.start(work, str(tmp_path))
     entry = json.loads(Path(path).read_text(encoding="utf-8"))
     assert entry["pid"] != os.getpid()
     assert os.path.exists(f"/proc/{entry['pid']}")
