@@ -64,7 +64,14 @@ def wanted(lab: Lab, host: str) -> dict[str, Any]:
         "environments": [*listed("/opt/enplace/tools/*"), *listed("/opt/enplace/environments/*")],
         "files": {path: lab.exec(host, ["cat", path]).stdout for path in texts},
         "links": {link: target},
-        "weights": [{"path": str(snapshot / entry["path"]), "sha256": entry["sha256"]} for entry in weights["files"]],
+        # A snapshot is links to the files themselves, which pyinfra takes for something else than files.
+        "weights": [
+            {
+                "path": lab.exec(host, ["readlink", "-f", str(snapshot / entry["path"])]).stdout.strip(),
+                "sha256": entry["sha256"],
+            }
+            for entry in weights["files"]
+        ],
         "hub": "http://hub.enplace.test:8080",
         # What the timer starts is neither enabled nor running.
         "units": [Path(path).name for path in units if not path.endswith("-alive.service")],
