@@ -157,12 +157,15 @@ def measure(lab: Lab, hosts: Sequence[str], folder: Path) -> None:
 
 
 def pyinfra_changes(said: str) -> int:
-    """How many operations pyinfra found something to do in, from the sum in the last table that it prints."""
-    found = re.findall(r"^\s*Grand total.*$", said, re.M)
+    """How many operations pyinfra found something to do in, from the last table that it prints.
+
+    Its columns are hosts, success (something was done), error and no change; a dash is none.
+    """
+    found = re.findall(r"^\s*Grand total((?:\s+(?:\d+|-)){4})\s*$", said, re.M)
     if not found:
-        raise SystemExit(f"pyinfra printed no sum:\n{said[-2000:]}")
-    numbers = [int(number) for number in re.findall(r"\d+", found[-1])]
-    return numbers[1] if len(numbers) > 1 else 0
+        raise SystemExit(f"pyinfra printed no sum of four columns:\n{said[-2000:]}")
+    _hosts, done, errors, _same = (0 if cell == "-" else int(cell) for cell in found[-1].split())
+    return done + errors
 
 
 def main() -> int:
