@@ -23,8 +23,8 @@ import yaml
 from ansible_collections.enplace.inference.plugins.plugin_utils import plan
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import ENGINES
 
-from tests.bench import lint
-from tests.e2e.plays import ROOT, play
+from tests.bench import ROOT, lint
+from tests.e2e.plays import play
 from tests.sim.lab import Lab, LabError
 
 HOST = "demo1"
@@ -64,7 +64,14 @@ def wanted(lab: Lab, host: str) -> dict[str, Any]:
         "environments": [*listed("/opt/enplace/tools/*"), *listed("/opt/enplace/environments/*")],
         "files": {path: lab.exec(host, ["cat", path]).stdout for path in texts},
         "links": {link: target},
-        "weights": [{"path": str(snapshot / entry["path"]), "sha256": entry["sha256"]} for entry in weights["files"]],
+        # A snapshot is links to the files themselves, which pyinfra takes for something else than files.
+        "weights": [
+            {
+                "path": lab.exec(host, ["readlink", "-f", str(snapshot / entry["path"])]).stdout.strip(),
+                "sha256": entry["sha256"],
+            }
+            for entry in weights["files"]
+        ],
         "hub": "http://hub.enplace.test:8080",
         # What the timer starts is neither enabled nor running.
         "units": [Path(path).name for path in units if not path.endswith("-alive.service")],
@@ -150,12 +157,15 @@ def measure(lab: Lab, hosts: Sequence[str], folder: Path) -> None:
 
 
 def pyinfra_changes(said: str) -> int:
-    """How many operations pyinfra found something to do in, from the sum in the last table that it prints."""
-    found = re.findall(r"^\s*Grand total.*$", said, re.M)
+    """How many operations pyinfra found something to do in, from the last table that it prints.
+
+    Its columns are hosts, success (something was done), error and no change; a dash is none.
+    """
+    found = re.findall(r"^\s*Grand total((?:\s+(?:\d+|-)){4})\s*$", said, re.M)
     if not found:
-        raise SystemExit(f"pyinfra printed no sum:\n{said[-2000:]}")
-    numbers = [int(number) for number in re.findall(r"\d+", found[-1])]
-    return numbers[1] if len(numbers) > 1 else 0
+        raise SystemExit(f"pyinfra printed no sum of four columns:\n{said[-2000:]}")
+    _hosts, done, errors, _same = (0 if cell == "-" else int(cell) for cell in found[-1].split())
+    return done + errors
 
 
 def main() -> int:

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from enplace import common  # isort: skip - puts the collection on the path of this process
 from ansible_collections.enplace.inference.plugins.plugin_utils import lint as rules
 from ansible_collections.enplace.inference.plugins.plugin_utils import recipe
 
-ROOT = Path(__file__).resolve().parents[2]
+from enplace import common
+from tests.bench import ROOT
+
 COPIES = 200
 ROUNDS = 5
 MANY_TARGET_S = 2.0

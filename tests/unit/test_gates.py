@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -183,3 +184,19 @@ def test_make_has_a_target_for_each_part() -> None:
     assert {"test-faults" if part == "faults" else part for part in gates.PARTS} <= targets
     shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=gates.ROOT, capture_output=True, text=True)
     assert all(f"  {target} " in shown.stdout for target in targets)
+
+
+def programs() -> list[str]:
+    """The modules of the tests that are run with `python -m`."""
+    files = (path for path in (gates.ROOT / "tests").rglob("*.py") if "\nif __name__ == " in path.read_text("utf-8"))
+    named = {".".join(path.relative_to(gates.ROOT).with_suffix("").parts) for path in files}
+    # That one runs on a host, in the engine's environment.
+    return sorted(named - {"tests.sim.smoke_model.build"})
+
+
+@pytest.mark.parametrize("module", programs())
+def test_a_program_finds_all_that_it_imports(module: str) -> None:
+    # Not under pytest, whose configuration puts more folders on the path.
+    argv = [sys.executable, "-c", f"import {module}"]
+    done = subprocess.run(argv, cwd=gates.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shlex
 import socket
 import time
@@ -26,8 +27,12 @@ MODULE = "enplace.inference.weights"
 
 #: Seconds between two looks: soon at first, seldom in the end. (from this many seconds on, that often)
 INTERVALS = ((0, 1.0), (5, 3.0), (60, 5.0), (600, 15.0), (3600, 30.0))
-#: Looks in a row that may fail because the host is not reached; the work goes on there meanwhile.
+#: Looks in a row that may tell nothing, because the host is not reached or its answer is not whole; the work goes on
+#: there meanwhile.
 LOST_LOOKS = 20
+#: What a look prints around the file. On a terminal, which a connection may have, a host may say more: what a login
+#: shell says, what other programs complain of.
+ALIVE, GONE, MISSING, END = (f"enplace-job-{word}" for word in ("alive", "gone", "missing", "end"))
 
 display = Display()
 
@@ -100,13 +105,22 @@ class ActionModule(ActionBase):
             elapsed = time.monotonic() - begin
             time.sleep(interval(elapsed))
             try:
-                entry = self._look(path)
-                lost = 0
+                entry, said = self._look(path)
             except AnsibleConnectionFailure:
-                lost += 1
-                if lost > LOST_LOOKS:
+                if lost >= LOST_LOOKS:
                     raise
-                continue
+                entry, said = None, ""
+            if entry is None:
+                # No answer is not the answer that the process is gone.
+                lost += 1
+                if lost <= LOST_LOOKS:
+                    continue
+                return failed(
+                    where=f"{path} on {host}",
+                    found=f"looked {lost} times in a row, the last answer was {said[:200]!r}",
+                    todo="run again: the work may be going on, and what it has by then is kept",
+                )
+            lost = 0
             state = entry.get("state")
             if state == "running" and entry["alive"]:
                 display.display(line.text(entry, time.monotonic() - begin))
@@ -121,26 +135,50 @@ class ActionModule(ActionBase):
                     "msg": entry.get("message", ""),
                     "failure": entry.get("failure", {}),
                 }
-            failure = Failure(
-                what="the download ended without a word",
+            if state is None:
+                return failed(
+                    where=f"{path} on {host}",
+                    found="the file is gone: the host was restarted, or somebody removed it",
+                    todo="run again: whole files are kept",
+                )
+            return failed(
                 where=f"process {entry.get('pid', '?')} on {host}",
-                expected="that it tells what came of it",
                 found="it is gone, killed by somebody or by a lack of memory",
                 todo="look at the host's journal, and run again: whole files are kept",
             )
-            return {"failed": True, "changed": False, "msg": str(failure), "failure": failure.fields()}
 
-    def _look(self, path: str) -> dict[str, t.Any]:
-        """The file's content, with ``alive``: whether its process is still there."""
+    def _look(self, path: str) -> tuple[dict[str, t.Any] | None, str]:
+        """The file's content, with ``alive``: whether its process is still there; and all that the host said.
+
+        The content is empty where the host says that there is no file, and None where what it says is not whole.
+        """
         # The process is asked for first: when it is gone, the file has its last word.
         quoted = shlex.quote(path)
-        number = f"$(sed -n 's/^ *\"pid\": \\([0-9]*\\).*/\\1/p' {quoted})"
-        done = self._low_level_execute_command(f"test -d /proc/{number} && echo alive || echo gone; cat {quoted}")
-        alive, _end, text = str(done.get("stdout", "")).partition("\n")
+        number = f"$(sed -n 's/^ *\"pid\": \\([0-9]*\\).*/\\1/p' {quoted} | head -n 1)"
+        done = self._low_level_execute_command(
+            f"if test ! -f {quoted}; then echo {MISSING}; exit 0; fi; "
+            f"if test -d /proc/{number}/; then echo {ALIVE}; else echo {GONE}; fi; cat {quoted}; echo; echo {END}"
+        )
+        said = str(done.get("stdout", ""))
+        if re.search(rf"^{MISSING}\r?$", said, re.MULTILINE):
+            return {}, said
+        found = re.search(rf"^({ALIVE}|{GONE})\r?$(.*)^{END}\r?$", said, re.MULTILINE | re.DOTALL)
         try:
-            entry = json.loads(text)
+            entry = json.loads(found[2]) if found else None
         except ValueError:
-            entry = {}
-        if not isinstance(entry, dict):
-            entry = {}
-        return {**entry, "alive": alive.strip() == "alive"}
+            entry = None
+        if not found or not isinstance(entry, dict) or "state" not in entry:
+            return None, said
+        return {**entry, "alive": found[1] == ALIVE}, said
+
+
+def failed(where: str, found: str, todo: str) -> dict[str, t.Any]:
+    """What the task returns when nobody knows what came of the work."""
+    failure = Failure(
+        what="the download ended without a word",
+        where=where,
+        expected="that it tells what came of it",
+        found=found,
+        todo=todo,
+    )
+    return {"failed": True, "changed": False, "msg": str(failure), "failure": failure.fields()}

@@ -65,30 +65,38 @@ def start(work: Callable[[Progress], dict[str, Any]], folder: str = FOLDER) -> s
     _tidy(folder)
     path = os.path.join(folder, f"{secrets.token_hex(8)}.json")
     write_json(path, {"state": RUNNING, "pid": os.getpid(), "phase": "beginning", "at": time.time()}, mode=0o600)
+    # Held open by the new process until the file names it: a file that names this one would soon speak of a process
+    # that is gone.
+    named, naming = os.pipe()
     child = os.fork()
     if child:
+        os.close(naming)
         os.waitpid(child, 0)
+        os.read(named, 1)
+        os.close(named)
         return path
     # No exception may leave this: the caller's code would then run twice.
     try:
         os.setsid()
         if not os.fork():
-            _run(work, path)
+            _run(work, path, naming)
     finally:
         os._exit(0)
 
 
-def _run(work: Callable[[Progress], dict[str, Any]], path: str) -> None:
+def _run(work: Callable[[Progress], dict[str, Any]], path: str, naming: int) -> None:
+    """Do the work; `naming` is a pipe that is closed when the file names this process."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    os.closerange(3, 1024)
     progress = FileProgress(path)
     outcome: dict[str, Any] = {}
     try:
         progress.tell(state=RUNNING, pid=os.getpid(), phase="working")
+        os.dup2(null, naming)
+        os.closerange(3, 1024)
         outcome = {"state": DONE, "result": work(progress)}
     except Failure as failure:
         outcome = {"state": FAILED, "message": str(failure), "failure": failure.fields()}
