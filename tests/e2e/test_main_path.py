@@ -36,8 +36,8 @@ RECIPES = ROOT / "recipes"
 # The checks that the demo's recipe asks for: every one there is but that of a draft.
 CHECKS = [
     *("identity", "known_answers", "known_answers_in_flight", "logprobs", "usage", "tool_call", "tool_call_streamed"),
-    *("tool_result", "prompt_logprobs", "json_schema", "logit_bias", "prefix_cache", "needles", "kv_pool"),
-    *("log_line", "log_line", "healthy"),
+    *("tool_result", "prompt_logprobs", "json_schema", "logit_bias", "min_p", "min_tokens", "bad_words", "seed"),
+    *("prefix_cache", "needles", "kv_pool", "log_line", "log_line", "libraries", "no_errors", "healthy"),
 ]
 # What check mode says in other words, since the thing itself needs what is not there yet.
 FORETOLD_AS = {"Announce the missing packages": "Install the missing packages"}
