@@ -505,6 +505,7 @@ def markdown(report: Report) -> str:
         "model": subject["model"],
         "engine": plain(subject["engine"]),
         "release": subject["release"],
+        "suite": subject["suite"] + (f", {data['rounds']} rounds" if "rounds" in data else ""),
         "checks": subject["checks_digest"],
         "unit": plain(data["unit"]) if data["unit"] is not None else "none was named",
         "host": plain(data["host"]),
@@ -530,7 +531,7 @@ def junit(report: Report) -> str:
         time=f"{data['seconds']:.3f}",
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name in ("recipe", "model", "release", "checks_digest"):
+    for name in ("recipe", "model", "release", "suite", "checks_digest"):
         ElementTree.SubElement(properties, "property", name=name, value=visible(data["subject"][name]))
     for name, check in _named(data["checks"]):
         case = _case(suite, report, name, check["seconds"])

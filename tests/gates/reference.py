@@ -96,7 +96,13 @@ def page() -> str:
     # Layers differ by kind and share keys; the same row twice tells nothing new.
     rows = dict.fromkeys(keys(loaded, loaded["$defs"]))
     lines += [f"| {path} | {cell(kind)} | {cell(told)} |" for path, kind, told in rows]
-    lines += ["", "## Checks", "", "Every check also takes `deadline_s`, the seconds until it is given up as failed."]
+    lines += [
+        "",
+        "## Checks",
+        "",
+        "Every check also takes `deadline_s`, the seconds until it is given up as failed, and `suite`: `gate` (the",
+        "default) for what a release must pass to serve, `full` for what only `playbooks/verify.yml` asks.",
+    ]
     for check in CHECKS.values():
         lines += ["", f"### {check.name}", "", f"{check.summary} Given up after {check.deadline_s} s."]
         if check.own:

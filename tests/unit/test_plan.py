@@ -100,6 +100,16 @@ def test_whatever_decides_behaviour_decides_the_digest(change: Any) -> None:
     assert digest(planner.make_plan(targets(other), facts())) != digest(plan())
 
 
+def test_a_check_that_only_the_full_suite_asks_makes_no_other_release() -> None:
+    def digest_with(**more: Any) -> str:
+        other = smoke()
+        other.variants["cpu"]["checks"].append({"check": "needles", "tokens": [1000], **more})
+        return digest(planner.make_plan(targets(other), facts()))
+
+    assert digest_with(suite="full") == digest(plan())
+    assert digest_with(suite="gate") != digest(plan())
+
+
 def test_settings_that_decide_behaviour_decide_the_digest() -> None:
     changes: list[dict[str, Any]] = [{}, {"port": 9000}, {"listen": "127.0.0.2"}, {"api_key_file": "/etc/key"}]
     changes.append({"recipes": [{"recipe": "enplace/smoke:cpu", "standby": True}]})

@@ -167,6 +167,7 @@ def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
         "exact": True,
         "seed": None,
         "deadline_s": 1800,
+        "suite": "gate",
     }
     assert filled[3] == {
         "check": "logprobs",
@@ -175,6 +176,7 @@ def test_defaults_are_filled_in_and_the_prompts_are_handed_on() -> None:
         "max_tokens": 32,
         "refused": None,
         "deadline_s": 300,
+        "suite": "gate",
     }
 
 

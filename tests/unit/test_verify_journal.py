@@ -99,10 +99,27 @@ def test_colours_and_bytes_that_are_no_text_do_not_hide_a_line(journal: Journal)
 
 
 @pytest.mark.usefixtures("journal")
-@pytest.mark.parametrize("unit", [None, reports.Unit("enplace-smoke.service", "", "active", 0)])
-def test_without_a_run_of_a_unit_there_is_no_journal(unit: reports.Unit | None) -> None:
-    check = looked(unit)
+def test_without_a_run_of_a_unit_there_is_no_journal() -> None:
+    check = looked(reports.Unit("enplace-smoke.service", "", "active", 0))
     assert (check["status"], check["reason"]) == ("fail", "no unit is known whose journal could be read")
+
+
+@pytest.mark.usefixtures("journal")
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"check": "log_line", "pattern": "x"},
+        {"check": "no_errors"},
+        {"check": "libraries", "versions": {"torch": "2.13.0"}},
+    ],
+    ids=lambda check: str(check["check"]),
+)
+def test_where_no_unit_is_named_those_that_look_at_one_are_not_run(check: dict[str, Any]) -> None:
+    found = came_to(None, **check)
+    assert (found["status"], found["reason"]) == (
+        "not run",
+        "it looks at the systemd unit that serves, and none is named",
+    )
 
 
 def test_a_journal_that_is_kept_from_us_is_no_empty_one(journal: Journal) -> None:
@@ -165,7 +182,6 @@ def test_an_error_of_this_run_is_found_unless_the_recipe_knows_it(journal: Journ
 def test_a_unit_that_was_restarted_is_not_a_run_without_errors() -> None:
     check = came_to(reports.Unit(UNIT.name, RUN, "active", 2), check="no_errors")
     assert (check["status"], check["reason"], check["found"]) == ("fail", "the unit was restarted", "2")
-    assert came_to(None, check="no_errors")["reason"] == "no unit is known whose journal could be read"
 
 
 def test_a_journal_that_lacks_the_start_says_nothing_of_errors(journal: Journal) -> None:

@@ -85,6 +85,7 @@ def test_a_check_that_is_refused_as_declared_speaks_for_the_server() -> None:
         (with_subject(release="b" * 64), "release"),
         (with_subject(engine={"name": "vllm", "version": "0.29.0"}), "engine"),
         (with_subject(checks_digest="0"), "checks"),
+        (with_subject(suite="full"), "suite"),
         (with_subject(model="enplace/other"), "model"),
         (with_subject(recipe="enplace/other:cpu"), "recipe"),
         (with_subject(url="http://127.0.0.1:8001"), "address"),

@@ -501,7 +501,6 @@ def test_cached_tokens_are_a_multiple_of_the_recipes_block(block: int, status: s
         ({"check": "needles", "tokens": [128]}, "no prompt of this length could be made"),
         ({"check": "draft", "acceptance_min": 0.8, "requests": 4}, "too rarely"),
         ({"check": "draft", "acceptance_min": 0.5, "requests": 1}, "too little was drafted"),
-        ({"check": "log_line", "pattern": "x"}, "no unit is known"),
     ],
 )
 def test_what_cannot_be_shown_is_not_shown(check: dict[str, Any], says: str) -> None:

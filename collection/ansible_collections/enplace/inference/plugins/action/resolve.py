@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ..plugin_utils import hub, status
+from ..plugin_utils import audit, hub, status
 from ..plugin_utils import plan as planner
 from ..plugin_utils.recipe import RECIPES, Problem, RecipeError
 
@@ -30,18 +31,23 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
     _requires_connection = True
-    _VALID_ARGS = frozenset({"python", "show"})
+    _VALID_ARGS = frozenset({"python", "show", "verify"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         del tmp
         variables = dict(task_vars or {})
         host = str(variables.get("inventory_hostname", "host"))
-        show = boolean(self._task.args.get("show", False))
+        show, verify = (boolean(self._task.args.get(name, False)) for name in ("show", "verify"))
         try:
             settings = planner.read_settings(self._own_variables(variables))
             # A relative folder is the caller's: a playbook that runs from an installed collection has another one.
             settings["reports_dir"] = str(Path.cwd() / settings["reports_dir"])
+            if verify and settings["verify_url"]:
+                # Nothing of it is on the host, and nothing of the host's plan is asked.
+                targets = planner.find_targets(settings, self._folders(settings))
+                servers = audit.of_address(targets, settings, sys.executable)
+                return {**result, "changed": False, "servers": servers, "settings": settings}
             targets, warnings = self._targets(settings)
             facts = self._ask(
                 "host_facts",
@@ -56,10 +62,11 @@ class ActionModule(ActionBase):
             if problems:
                 raise RecipeError(problems)
             state = self._ask("state", {**plan, "deep": settings["deep"]}, variables)
-            if not show:
+            if not (show or verify):
                 problems = [_damage(host, item) for item in state["damaged"]]
             if problems:
                 raise RecipeError(problems)
+            servers = audit.of_host(targets, plan, state, settings) if verify else []
         except RecipeError as error:
             count = len(error.problems)
             noun = "problem" if count == 1 else "problems"
@@ -74,7 +81,7 @@ class ActionModule(ActionBase):
         self._keep_reports_to_copy(Path(settings["reports_dir"]) / host, state)
         # Of the process that people see, not of the one that works on this host.
         holder = f"{getpass.getuser()}@{socket.gethostname()} pid {os.getppid()}"
-        found = {"plan": plan, "state": state, "settings": settings, "holder": holder}
+        found = {"plan": plan, "state": state, "settings": settings, "holder": holder, "servers": servers}
         return {**result, "changed": False, **found}
 
     def _ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +100,7 @@ class ActionModule(ActionBase):
 
         Raises RecipeError for the linter's errors and for what cannot be applied.
         """
-        targets = planner.find_targets(settings, [Path.cwd() / name for name in settings["recipe_folders"]] + [RECIPES])
+        targets = planner.find_targets(settings, self._folders(settings))
         warnings: list[str] = []
         errors: list[Problem] = []
         for target in targets:
@@ -111,6 +118,10 @@ class ActionModule(ActionBase):
             pinned.append(replace(target, recipe=recipe))
             warnings += unpinned
         return pinned, warnings
+
+    def _folders(self, settings: dict[str, Any]) -> list[Path]:
+        """Where recipes are looked for, in this order."""
+        return [Path.cwd() / name for name in settings["recipe_folders"]] + [RECIPES]
 
     def _keep_reports_to_copy(self, folder: Path, state: dict[str, Any]) -> None:
         """Drop the reports that the controller has: what is left is to be copied there."""

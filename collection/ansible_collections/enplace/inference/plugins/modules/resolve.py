@@ -53,9 +53,23 @@ description:
   - C(enplace_status_fail), default V(true) - whether the playbook status fails where something differs.
   - C(enplace_teardown_weights), default V(false) - whether the playbook teardown removes weights that nothing else on
     the host needs.
+  - C(enplace_verify_suite), default V(full) - what the playbook verify asks of servers - V(gate), V(full), V(bench) or
+    V(soak).
+  - C(enplace_verify_hours), optional - how long the suite V(soak) goes on, where the recipe's own C(soak) is not meant.
+  - C(enplace_verify_without), default V([]) - names of checks that the playbook verify leaves out.
+  - C(enplace_verify_url), optional - a server that somebody else made. The playbook verify then asks it, from the
+    controller, and no host - with the checks of the one recipe of C(enplace_recipes), or with C(enplace_verify_checks).
+  - C(enplace_verify_model), optional - the name it serves the model under, where it is not the recipe's.
+  - C(enplace_verify_version), optional - the engine's version, where it is not the recipe's.
+  - C(enplace_verify_checks), optional - a list of checks, as in a recipe.
+  - C(enplace_verify_api_key_file), optional - a file on the controller, mode 0600, with the key it wants.
 options:
   show:
     description: Print the state of the host. Damage that O(show=false) fails for is then only shown.
+    type: bool
+    default: false
+  verify:
+    description: Also say what the playbook verify asks of which server.
     type: bool
     default: false
   python:
@@ -90,16 +104,21 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: The plan of the host, with the options of every role.
-  returned: success
+  returned: success, unless C(enplace_verify_url) is set
   type: dict
 state:
   description: How the host differs from it, as the module M(enplace.inference.state) says.
-  returned: success
+  returned: success, unless C(enplace_verify_url) is set
   type: dict
 settings:
   description: The inventory variables read, with defaults filled in.
   returned: success
   type: dict
+servers:
+  description: What to verify, with the options of the role verify.
+  returned: with O(verify)
+  type: list
+  elements: dict
 holder:
   description: Who runs this, and where, for those who find the host locked.
   returned: success

@@ -68,13 +68,38 @@ options:
   unit:
     description:
       - The systemd unit that serves. It must be active and stay one run while it is checked.
-      - The check C(log_line) reads the journal of its present run, and fails without a unit.
+      - Without a unit the checks C(libraries), C(log_line) and C(no_errors) end as C(not run).
       - Without it no stored report holds, for nothing proves that the server is still the same one.
     type: str
   report:
-    description: File on the host that holds the last report. Earlier ones are kept beside it, ten in all.
+    description:
+      - File on the host that holds the last report. Earlier ones are kept beside it, ten in all. A run that is
+        interrupted leaves what it has found in C(unfinished.json) beside it; the next run makes an earlier report of
+        that.
+      - Without it nothing is stored, and the checks always run.
     type: path
-    required: true
+  suite:
+    description:
+      - What the checks are for. With V(gate) and V(full) they run once, with V(bench) the figures of O(bench) are
+        measured after them, and with V(soak) they run again and again for O(soak_hours), until one does not pass.
+      - The list of O(checks) is taken as it is given.
+    type: str
+    choices: [gate, full, bench, soak]
+    default: gate
+  soak_hours:
+    description: How long the suite V(soak) goes on. A round that was begun is ended.
+    type: float
+    default: 0
+  bench:
+    description: Workloads of the suite V(bench), as in a recipe.
+    type: list
+    elements: dict
+    default: []
+  figures:
+    description: Figures of the recipe, which those measured are compared with.
+    type: list
+    elements: dict
+    default: []
   host:
     description: Facts about the host, for the report.
     type: dict
@@ -156,6 +181,7 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import GATE, SUITES
 
 
 def has_client() -> bool:
@@ -202,7 +228,11 @@ def main() -> None:
             "recipe": {"type": "str", "default": ""},
             "api_key_file": {"type": "path", "default": "", "no_log": False},
             "unit": {"type": "str"},
-            "report": {"type": "path", "required": True},
+            "report": {"type": "path"},
+            "suite": {"type": "str", "choices": list(SUITES), "default": GATE},
+            "soak_hours": {"type": "float", "default": 0},
+            "bench": {"type": "list", "elements": "dict", "default": []},
+            "figures": {"type": "list", "elements": "dict", "default": []},
             "host": {"type": "dict", "default": {}},
             "again": {"type": "bool", "default": False},
         },
@@ -216,7 +246,8 @@ def main() -> None:
         )
     subject = child.subject_of(given)
     unit = look(module)
-    stored, why = reports.read_report(given["report"])
+    path = given["report"]
+    stored, why = reports.read_report(path) if path else (None, "nothing is stored")
     if stored is not None:
         why = "asked to run them again" if given["again"] else reports.why_not(stored, subject, unit)
         if not why:
@@ -225,11 +256,18 @@ def main() -> None:
     before = reports.summary(stored)
     if module.check_mode:
         after = f"{len(subject.checks)} checks would run: {why}\n"
-        module.exit_json(evidence="none", diff=_diff(given["report"], before, after), **result)
+        module.exit_json(evidence="none", diff=_diff(path, before, after), **result)
     if (unit is None or unit.active == "active") and not has_client():
         module.fail_json(msg=missing_required_lib("openai", reason="to ask the server"))
     try:
-        report = reports.run(subject, given["host"], unit, lambda: look(module))
+        report = reports.run(
+            subject,
+            given["host"],
+            unit,
+            lambda: look(module),
+            reports.keep_unfinished(path) if path else None,
+            soak_s=given["soak_hours"] * 3600,
+        )
     except Failure as failure:
         module.fail_json(msg=str(failure), **failure.fields(), **result)
     result.update(
@@ -237,23 +275,24 @@ def main() -> None:
         evidence="new",
         verified_at=report["ended"],
         failures=reports.messages(report),
-        diff=_diff(given["report"], before, reports.summary(report)),
+        diff=_diff(path, before, reports.summary(report)),
     )
     try:
-        reports.store(given["report"], report)
+        if path:
+            reports.store(path, report)
     except OSError as error:
-        module.fail_json(
-            msg=f"The report cannot be written to {given['report']}: {error}. The checks ran; see report.", **result
-        )
+        module.fail_json(msg=f"The report cannot be written to {path}: {error}. The checks ran; see report.", **result)
     if not report["all_passed"]:
         bad = sum(not reports.good(check) for check in report["checks"])
         head = f"{bad} of {len(report['checks'])} checks did not pass at {subject.url} ({subject.model}):"
-        module.fail_json(msg="\n".join([head, *result["failures"], f"The whole report: {given['report']}"]), **result)
+        where = [f"The whole report: {path}"] if path else []
+        module.fail_json(msg="\n".join([head, *result["failures"], *where]), **result)
     module.exit_json(**result)
 
 
-def _diff(path: str, before: str, after: str) -> dict[str, str]:
-    return {"before_header": path, "before": before, "after_header": path, "after": after}
+def _diff(path: str | None, before: str, after: str) -> dict[str, str]:
+    name = path or "report"
+    return {"before_header": name, "before": before, "after_header": name, "after": after}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import functools
 import ipaddress
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.environment impo
     environment_digest,
 )
 from ansible_collections.enplace.inference.plugins.module_utils.files import canonical_json, json_text, sha256_bytes
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import FULL, GATE, SUITES, of_suite
 
 from . import memory
 from .engines import load_engine
@@ -76,7 +78,7 @@ class Setting:
 
 # The single list of inventory variables; the module's documentation repeats it for people, and a test compares the two.
 SETTINGS: dict[str, Setting] = {
-    "recipes": Setting("recipes", None),
+    "recipes": Setting("given", None),
     "recipe_folders": Setting("list", []),
     "listen": Setting("str", "127.0.0.1"),
     "port": Setting("int", 8000),
@@ -97,6 +99,14 @@ SETTINGS: dict[str, Setting] = {
     "reports_dir": Setting("str", "reports"),
     "status_fail": Setting("bool", True),
     "teardown_weights": Setting("bool", False),
+    "verify_suite": Setting("str", FULL, SUITES),
+    "verify_hours": Setting("number", None),
+    "verify_without": Setting("list", []),
+    "verify_url": Setting("str", None),
+    "verify_model": Setting("str", None),
+    "verify_version": Setting("str", None),
+    "verify_checks": Setting("given", None),
+    "verify_api_key_file": Setting("str", None),
 }
 
 # What an entry of enplace_recipes may say, and of which kind it is. The defaults of the first three are settings.
@@ -171,7 +181,7 @@ def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
                 )
             )
             continue
-        if SETTINGS[key].kind == "recipes":
+        if SETTINGS[key].kind == "given":
             settings[key] = value
             continue
         try:
@@ -180,7 +190,10 @@ def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(Problem(f"inventory {name}", "has a wrong value", f"{value!r}", str(error)))
     if not problems:
         problems = list(_judge_settings(settings))
-    if not problems:
+    if not problems and settings["verify_url"] and settings["verify_checks"]:
+        # A server that is known by its address alone needs no recipe.
+        settings["recipes"] = []
+    elif not problems:
         settings["recipes"], problems = _read_entries(settings)
     if problems:
         raise RecipeError(problems)
@@ -293,6 +306,14 @@ def _convert(kind: str, value: Any) -> Any:
         if isinstance(value, bool) or not re.fullmatch(r"[0-9]+", str(value)):
             raise ValueError("a whole number")
         return int(value)
+    if kind == "number":
+        try:
+            number = float(value) if not isinstance(value, bool) else -1.0
+        except (TypeError, ValueError):
+            number = -1.0
+        if not 0 < number < math.inf:
+            raise ValueError("a number above 0")
+        return number
     if kind == "list":
         if (
             isinstance(value, str)
@@ -331,7 +352,7 @@ def _judge_settings(settings: Mapping[str, Any]) -> list[Problem]:
         if setting.choices and settings[name] not in setting.choices:
             expected = f"one of {', '.join(setting.choices)}"
             problems.append(Problem(f"inventory enplace_{name}", "has a wrong value", str(settings[name]), expected))
-    for name in ("hub_endpoint", "index_url"):
+    for name in ("hub_endpoint", "index_url", "verify_url"):
         value = settings[name]
         if value and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", value):
             # The value may hold a password, and messages end up in logs.
@@ -664,14 +685,15 @@ def _release(
     environment_path = Path(environment["path"])
     served_name = variant.get("served_name", target.recipe.name)
     url = url_of(entry)
-    checks = [_complete_check(check, variant) for check in variant["checks"]]
+    gate = of_suite(variant["checks"], GATE)
+    checks = complete_checks(gate, variant)
     decides = {
         "recipe": target.reference,
         "engine": variant["engine"],
         "environment": environment["digest"],
         "weights": variant["weights"],
         "draft": variant.get("draft"),
-        "checks": variant["checks"],
+        "checks": gate,
         "accelerator": variant["accelerator"],
         "arguments": [[k, v] for k, v in variant["arguments"].items()],
         "variables": variant.get("environment", {}),
@@ -774,12 +796,11 @@ def release_files(unit: unit_file.Unit) -> dict[str, str]:
     }
 
 
-def _complete_check(check: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
+def complete_checks(checks: Iterable[Mapping[str, Any]], variant: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A recipe states its context once, as the engine's argument; the identity check is told so."""
     context = variant["arguments"].get("max-model-len")
-    if check["check"] == "identity" and context and "context" not in check:
-        return {**check, "context": context}
-    return dict(check)
+    told = {"context": context} if context else {}
+    return [{**told, **check} if check["check"] == "identity" else dict(check) for check in checks]
 
 
 def owned_by_root(paths: Iterable[str]) -> list[dict[str, str]]:

@@ -55,6 +55,8 @@ class Check:
 
     name: ClassVar[str]
     demanded: ClassVar[tuple[str, ...]]
+    # Whether it looks at the systemd unit that serves: nobody can where a server is known by its address alone.
+    of_unit: ClassVar[bool] = False
 
     def __init__(self, parameters: dict[str, Any], context: Context) -> None:
         self.parameters = parameters

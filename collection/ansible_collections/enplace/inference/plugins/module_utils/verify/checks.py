@@ -24,14 +24,18 @@ REVISION = 3
 
 MAX_TOKENS = 4096
 
+# Which checks run when. `gate`: before a release serves, so it must be quick. `full`: those and the slow ones. `bench`:
+# those of the gate, then what is measured. `soak`: the full ones again and again, for hours.
+GATE, FULL, BENCH, SOAK = SUITES = ("gate", "full", "bench", "soak")
+
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a check.
 
-    kind: `text`, `pattern` (a regular expression), `integer`, `number`, `flag` (true or false), `lengths` (a list of
-        whole numbers, each once), `shares` (a list of numbers from 0 to 1), `versions` (a mapping of
-        names to versions) or `prompts` (a list of {ask: text, expect: [text, ...]}).
+    kind: `text`, `choice` (one of `choices`), `pattern` (a regular expression), `integer`, `number`, `flag` (true or
+        false), `lengths` (a list of whole numbers, each once), `shares` (a list of numbers from 0 to 1), `versions` (a
+        mapping of names to versions) or `prompts` (a list of {ask: text, expect: [text, ...]}).
     minimum and maximum: bounds of a number, of each number of `lengths`, or of the count of `prompts`; both inclusive.
     default: the value where the recipe is silent; None where it is found at run time, as the summary says.
     """
@@ -42,11 +46,12 @@ class Parameter:
     default: Any = None
     minimum: float | None = None
     maximum: float | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CheckSpec:
-    """One check: what it proves, and the parameters it takes besides `deadline_s`."""
+    """One check: what it proves, and the parameters it takes besides `deadline_s` and `suite`."""
 
     name: str
     summary: str
@@ -55,9 +60,15 @@ class CheckSpec:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """All parameters, the deadline that every check has among them."""
+        """All parameters, those that every check has among them."""
         return {
             **self.own,
+            "suite": Parameter(
+                "choice",
+                "gate: a release must pass it to serve; full: only asked when somebody wants to know.",
+                default=GATE,
+                choices=(GATE, FULL),
+            ),
             "deadline_s": Parameter(
                 "integer",
                 "Seconds until the check is given up as failed.",
@@ -378,6 +389,7 @@ def validate_checks(checks: Any) -> list[str]:
         return ["checks: the list is empty; a server that nothing was asked of is not verified"]
     problems: list[str] = []
     answers_at = [i for i, item in enumerate(checks) if isinstance(item, dict) and item.get("check") == "known_answers"]
+    gated = [i for i in answers_at if checks[i].get("suite", GATE) == GATE]
     seen: dict[str, int] = {}
     for index, item in enumerate(checks):
         where = f"checks[{index}]"
@@ -398,9 +410,21 @@ def validate_checks(checks: Any) -> list[str]:
         problems += _problems_of(where, CHECKS[name], item)
         if name == "draft":
             problems += _problems_of_window(where, item)
-        if name == "known_answers_in_flight" and "prompts" not in item and not any(i < index for i in answers_at):
-            problems.append(f"{where}.prompts: missing, and no known_answers before it has any; give one of the two")
+        if name == "known_answers_in_flight" and "prompts" not in item:
+            among = gated if item.get("suite", GATE) == GATE else answers_at
+            if not any(i < index for i in among):
+                which = "known_answers of the gate" if answers_at and not gated else "known_answers"
+                problems.append(f"{where}.prompts: missing, and no {which} before it has any; give one of the two")
+    if not any(isinstance(item, dict) and item.get("suite", GATE) == GATE for item in checks):
+        problems.append("checks: none is of the gate; a server that nothing was asked of is not verified")
     return problems
+
+
+def of_suite(checks: list[dict[str, Any]], suite: str) -> list[dict[str, Any]]:
+    """The checks of one of `SUITES`, in their order."""
+    if suite in (FULL, SOAK):
+        return list(checks)
+    return [item for item in checks if item.get("suite", GATE) == GATE]
 
 
 def with_defaults(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -468,6 +492,12 @@ def _problems_of_value(where: str, parameter: Parameter, value: Any) -> list[str
         if not isinstance(value, str):
             return [f"{where}: expected text, found {_kind(value)}" + ("; quote it" if _number(value) else "")]
         return [] if value.strip() else [f"{where}: expected text, found only blanks"]
+    if parameter.kind == "choice":
+        return (
+            []
+            if value in parameter.choices
+            else [f"{where}: expected {' or '.join(parameter.choices)}, found {value!r}"]
+        )
     if parameter.kind == "pattern":
         return _problems_of_pattern(where, value)
     if parameter.kind == "flag":

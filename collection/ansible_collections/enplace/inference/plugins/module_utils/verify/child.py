@@ -23,7 +23,11 @@ from typing import Any
 from ansible_collections.enplace.inference.plugins.module_utils import command
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
-from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import validate_checks, with_defaults
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import (
+    GATE,
+    validate_checks,
+    with_defaults,
+)
 
 # Beside the checks' own deadlines: looks at the server's vitals between them, the import of the client.
 SPARE_S = 120.0
@@ -33,6 +37,9 @@ SPARE_FOR_EACH_S = 30.0
 def problems_of(request: Mapping[str, Any]) -> list[str]:
     """Why these checks cannot be run; nothing: they can."""
     problems = validate_checks(request["checks"])
+    if not problems and not request["engine"].get("version"):
+        without = [item for item in request["checks"] if item["check"] == "identity" and not item.get("version")]
+        problems += ["identity.version: missing, and no engine is named either; say which must answer"] * len(without)
     if not str(request["url"]).startswith(("http://", "https://")):
         problems.append(f"url: expected http:// or https://, found {request['url']!r}")
     return problems
@@ -48,6 +55,7 @@ def subject_of(request: Mapping[str, Any]) -> reports.Subject:
         engine=dict(request["engine"]),
         checks=list(request["checks"]),
         api_key_file=request.get("api_key_file") or "",
+        suite=request.get("suite") or GATE,
     )
 
 
@@ -67,8 +75,9 @@ def check(request: Mapping[str, Any]) -> dict[str, Any]:
         raise Failure("These checks cannot be run; nothing was asked:\n" + "\n".join(problems))
     subject = subject_of(request)
     name = request["unit"]
-    report = reports.run(subject, dict(request.get("host", {})), unit_now(name), lambda: unit_now(name))
-    reports.store(request["report"], report)
+    host, path = dict(request.get("host", {})), request["report"]
+    report = reports.run(subject, host, unit_now(name), lambda: unit_now(name), reports.keep_unfinished(path))
+    reports.store(path, report)
     return report
 
 

@@ -259,6 +259,7 @@ class Libraries(Check):
     """The server runs with the versions of libraries that the recipe names."""
 
     name = "libraries"
+    of_unit = True
     demanded = (
         "the unit's main process has libraries loaded from the environment that the checks run in, and from no other",
         "each library has its version there",
@@ -301,6 +302,7 @@ class NoErrors(Check):
     """The unit's run is one without restarts and errors."""
 
     name = "no_errors"
+    of_unit = True
     demanded = (
         "systemd has not started the unit anew by itself (NRestarts is 0)",
         "the journal of this very run of the unit has the first and last lines of its start: nothing is missing",
@@ -338,6 +340,7 @@ class LogLine(Check):
     """This run of the unit logged a line, or did not."""
 
     name = "log_line"
+    of_unit = True
     demanded = (
         "the journal of this very run of the unit can be read (by its invocation, not the unit's whole journal)",
         "a line of it matches the pattern; with `absent`, none does",

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -18,7 +19,12 @@ from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import files
 from ansible_collections.enplace.inference.plugins.module_utils.api_key import read_key
-from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import checks_digest, with_defaults
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import (
+    GATE,
+    SOAK,
+    checks_digest,
+    with_defaults,
+)
 
 FORMAT = 1
 KEEP = 10
@@ -27,6 +33,9 @@ MAX_EVIDENCE_TEXT = 2000
 # After a check the engine may need a moment to count the request it has just answered.
 SETTLE_S = 5.0
 VITALS_S = 20.0
+
+# Beside a report: what was found so far by a run that has not ended, or was interrupted.
+UNFINISHED = "unfinished.json"
 
 UNIT_PROPERTIES = "InvocationID,ActiveState,NRestarts,MainPID"
 
@@ -74,6 +83,7 @@ class Subject:
     """What is verified: all but the key decides whether a stored report still speaks for the server.
 
     api_key_file: a file on this host with the key to ask with; empty for a server without one.
+    suite: which of `checks.SUITES` the checks are of.
     """
 
     url: str
@@ -83,6 +93,7 @@ class Subject:
     engine: dict[str, str]
     checks: list[dict[str, Any]]
     api_key_file: str = ""
+    suite: str = GATE
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -91,6 +102,7 @@ class Subject:
             "recipe": self.recipe,
             "release": self.release,
             "engine": self.engine,
+            "suite": self.suite,
             "checks_digest": checks_digest(self.checks),
         }
 
@@ -139,6 +151,7 @@ def why_not(report: dict[str, Any], subject: Subject, unit: Unit | None) -> str:
     words = {
         "release": "the release has changed",
         "engine": "the engine has changed",
+        "suite": "another suite is asked for",
         "checks_digest": "the checks have changed",
         "recipe": "the recipe's name has changed",
         "model": "the model's name has changed",
@@ -169,54 +182,85 @@ def run(
     host: dict[str, Any],
     unit: Unit | None,
     look: Callable[[], Unit | None],
+    tell: Callable[[dict[str, Any]], None] | None = None,
+    soak_s: float = 0.0,
+    measure: Callable[[Callable[[list[dict[str, Any]]], None]], list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Run all checks and return the report.
 
-    `unit` is the unit as it was seen first; `look` looks again, after the checks. Needs the `openai` client unless the
-    unit is not active: then nothing is asked, and every check is `not run`. Raises Failure for a key file that cannot
-    be used.
+    `unit` is the unit as it was seen first; `look` looks again, after the checks. `tell` gets the report so far after
+    each check and each figure: what it has is right, and `complete` is false. `soak_s`: seconds for which the suite
+    soak begins the checks anew, until one does not pass. `measure` gives the figures, and is asked only when all else
+    is well; it tells what it has by then. Needs the `openai` client unless the unit is not active: then nothing is
+    asked, and every check is `not run`. Raises Failure for a key file that cannot be used.
     """
     key = read_key(subject.api_key_file) if subject.api_key_file else ""
-    started = _now()
     clock = time.monotonic()
-    problems: list[str] = []
     checks = with_defaults(subject.checks)
-    if unit is not None and unit.active != "active":
-        problems.append(f"{unit.name} is {unit.active}; nothing that answers at {subject.url} is that unit")
-        results = [_not_run(item, problems[0]) for item in checks]
-        after: Unit | None = unit
-        client = ""
-    else:
-        import openai
-
-        client = str(openai.__version__)
-        results = _run_all(subject, checks, unit, key)
-        if key and any(result["status"] != NOT_RUN for result in results):
-            problems += _open_to_all(subject, key)
-        after = look()
-        if (
-            unit is not None
-            and after is not None
-            and (after.invocation, after.active) != (unit.invocation, unit.active)
-        ):
-            problems.append(
-                f"{unit.name} did not stay up: run {unit.invocation or 'none'} ({unit.active}) before the checks, "
-                f"{after.invocation or 'none'} ({after.active}) after them"
-            )
-    return {
+    report: dict[str, Any] = {
         "format": FORMAT,
-        "complete": True,
-        "all_passed": bool(results) and not problems and all(map(good, results)),
+        "complete": False,
+        "all_passed": False,
         "subject": subject.as_data(),
-        "unit": after.as_data() if after is not None else None,
+        "unit": unit.as_data() if unit is not None else None,
         "host": host,
-        "client": {"openai": client},
-        "started": started,
-        "ended": _now(),
-        "seconds": round(time.monotonic() - clock, 3),
-        "problems": problems,
-        "checks": results,
+        "client": {"openai": ""},
+        "started": _now(),
+        "problems": [],
+        "checks": [],
     }
+
+    def so_far(**known: Any) -> dict[str, Any]:
+        report.update(known, ended=_now(), seconds=round(time.monotonic() - clock, 3))
+        return report
+
+    def told(results: Sequence[dict[str, Any]]) -> None:
+        # Those that did not run yet are in it too: that nobody asked is no good news.
+        rest = [_not_run(item, "the run was interrupted before it") for item in checks[len(results) :]]
+        if tell is not None:
+            tell(so_far(checks=[*results, *rest]))
+
+    if unit is not None and unit.active != "active":
+        report["problems"].append(f"{unit.name} is {unit.active}; nothing that answers at {subject.url} is that unit")
+        return so_far(complete=True, checks=[_not_run(item, report["problems"][0]) for item in checks])
+
+    import openai
+
+    report["client"]["openai"] = str(openai.__version__)
+    results = _run_all(subject, checks, unit, key, told)
+    if subject.suite == SOAK:
+        report["rounds"] = 1
+        while all(map(good, results)) and time.monotonic() - clock < soak_s:
+            results = _run_all(subject, checks, unit, key)
+            report["rounds"] += 1
+            told(results)
+    if key and any(result["status"] != NOT_RUN for result in results):
+        report["problems"] += _open_to_all(subject, key)
+    if measure is not None and all(map(good, results)):
+        report["checks"] = results
+
+        def measured(figures: list[dict[str, Any]]) -> None:
+            if figures:
+                report["figures"] = figures
+            if tell is not None:
+                tell(so_far())
+
+        try:
+            measured(measure(measured))
+        except files.Failure as failure:
+            report["problems"].append(str(failure))
+    after = look()
+    if unit is not None and after is not None and (after.invocation, after.active) != (unit.invocation, unit.active):
+        report["problems"].append(
+            f"{unit.name} did not stay up: run {unit.invocation or 'none'} ({unit.active}) before the checks, "
+            f"{after.invocation or 'none'} ({after.active}) after them"
+        )
+    return so_far(
+        complete=True,
+        all_passed=bool(results) and not report["problems"] and all(map(good, results)),
+        unit=after.as_data() if after is not None else None,
+        checks=results,
+    )
 
 
 def messages(report: dict[str, Any]) -> list[str]:
@@ -245,18 +289,48 @@ def summary(report: dict[str, Any] | None) -> str:
 def store(path: str, report: dict[str, Any]) -> None:
     """Write the report as `path`, whole or not at all, and beside it under the time it ended; the last ten are kept.
 
-    Raises OSError; then the report that was there before is there still.
+    What `keep_unfinished` wrote is removed. Raises OSError; then the report that was there before is there still.
     """
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o755, exist_ok=True)
-    stamp = re.sub(r"[^0-9TZ]", "", report["ended"])
+    _keep(folder, report)
+    files.write_json(path, report)
+    files.remove(os.path.join(folder, UNFINISHED))
+    for _time, _number, entry in _earlier(folder)[:-KEEP]:
+        files.remove(os.path.join(folder, entry))
+
+
+def keep_unfinished(path: str) -> Callable[[dict[str, Any]], None]:
+    """What `run` tells so far, kept beside the report at `path` until that is stored.
+
+    What an earlier run left there, which was interrupted, becomes one of the earlier reports. An OSError is for the
+    end of the run to tell, when the report itself cannot be stored.
+    """
+    folder = os.path.dirname(path)
+    here = os.path.join(folder, UNFINISHED)
+    left, _why = read_report(here)
+
+    def tell(report: dict[str, Any]) -> None:
+        nonlocal left
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            if left is not None:
+                _keep(folder, left)
+                left = None
+            files.write_json(here, report)
+
+    return tell
+
+
+def _keep(folder: str, report: dict[str, Any]) -> None:
+    """Store a report under the time it ended."""
+    stamp = re.sub(r"[^0-9TZ]", "", str(report.get("ended", "")))
+    if not re.fullmatch(r"\d{8}T\d{6}Z", stamp):
+        return
     # A number of its own for each report of one second, above those there are: a name that was freed is not the newest.
     last = max((number for time_of, number, _name in _earlier(folder) if time_of == stamp), default=0)
     name = f"{stamp}.json" if last == 0 else f"{stamp}-{last + 1}.json"
     files.write_json(os.path.join(folder, name), report)
-    files.write_json(path, report)
-    for _time, _number, entry in _earlier(folder)[:-KEEP]:
-        files.remove(os.path.join(folder, entry))
 
 
 def _earlier(folder: str) -> list[tuple[str, int, str]]:
@@ -282,7 +356,13 @@ def _open_to_all(subject: Subject, key: str) -> list[str]:
     return problems
 
 
-def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, key: str) -> list[dict[str, Any]]:
+def _run_all(
+    subject: Subject,
+    checks: list[dict[str, Any]],
+    unit: Unit | None,
+    key: str,
+    told: Callable[[Sequence[dict[str, Any]]], None] = lambda _results: None,
+) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
     from ansible_collections.enplace.inference.plugins.module_utils.verify import base, server, suite
 
@@ -302,6 +382,9 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
             results.append(_not_run(item, gone))
             continue
         check = suite.CLASSES[item["check"]](item, context)
+        if check.of_unit and unit is None:
+            results.append(_not_run(item, "it looks at the systemd unit that serves, and none is named"))
+            continue
         refused = bool(item.get("refused"))
         asked = server.Server(subject.url, subject.model, server.Deadline(item["deadline_s"]), key)
         clock = time.monotonic()
@@ -338,6 +421,7 @@ def _run_all(subject: Subject, checks: list[dict[str, Any]], unit: Unit | None, 
                 "todo": failure.todo if failure else "",
             }
         )
+        told(results)
     return results
 
 
