@@ -28,9 +28,8 @@ from .plays import ROOT, Play
 pytestmark = pytest.mark.e2e
 
 Run = Callable[..., Play]
-# SSH executions, and seconds, that a run over a converged host may need.
+# SSH executions that a run over a converged host may need. Seconds are measured by make bench.
 MOST_EXECUTIONS = 8
-MOST_SECONDS = 6.0
 UNIT = "/usr/local/lib/systemd/system/enplace-enplace-smoke-cpu.service"
 RECIPES = ROOT / "recipes"
 # The checks that the demo's recipe asks for: every one there is but that of a draft.
@@ -246,10 +245,7 @@ def test_a_second_run_changes_nothing_and_asks_little(demo: str, run: Run) -> No
     assert result.changed == []
     assert "changed=0" in result.recap
     assert 0 < result.ssh_executions <= MOST_EXECUTIONS
-    # The first may have to open the connection, and other work on this machine counts, too.
-    seconds = min(result.seconds, run("-l", demo).seconds, run("-l", demo).seconds)
-    print(f"\nconverged: {seconds:.1f} s, {result.ssh_executions} SSH executions")
-    assert seconds < MOST_SECONDS
+    print(f"\nconverged: {result.seconds:.1f} s, {result.ssh_executions} SSH executions")
 
 
 def test_check_mode_on_a_converged_host_finds_nothing(lab: Lab, demo: str, run: Run) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the gates: `python -m tests.gates [PART ...]`, all of them where none is named.
 
-Each part runs to its end whatever became of the others. Its output is shown as it comes; that of parts that ran beside
-another one is shown after it. The last line is the sum,
-`N passed, N failed`; the exit status is 0 only when nothing failed and every part had something to say.
+Each part runs to its end whatever became of the others. Several run at a time: the output of the first lane is shown as
+it comes, that of the others when they have ended. The last line is the sum, `N passed, N failed`; the exit status is 0
+only when nothing failed and every part had something to say.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = ROOT / "collection" / "ansible_collections" / "enplace" / "inference"
 # The order in which a host is prepared, which is the order in which the roles' scenarios run on their shared host.
+MOLECULE_HOST = "molecule1"
 SCENARIOS = ("host", "environment", "weights", "service", "verify", "serve")
 
 
@@ -116,33 +117,28 @@ def sanity() -> Result:
         return counted(report, status)
 
 
+def forget_molecule() -> None:
+    """Remove the scenarios' host, and what molecule remembers of hosts."""
+    run([sys.executable, "-m", "tests.sim.lab", "down", MOLECULE_HOST])
+    run(["molecule", "reset", "--all"])
+
+
 def molecule() -> Result:
-    """One check for each role's scenario; a role without one is a failed check."""
+    """One check for each role's scenario; a role without one is a failed check. Its host is left, with an engine."""
     result = Result()
     there = {path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml")}
     roles = {path.name for path in (COLLECTION / "roles").iterdir() if path.is_dir()}
     result.failed += [f"role {name} has no scenario molecule/{name}" for name in sorted(roles - there)]
     order = [name for name in SCENARIOS if name in there] + sorted(there - set(SCENARIOS))
-    remove = [sys.executable, "-m", "tests.sim.lab", "down", "molecule1"]
-    try:
-        # The first begins on a bare host, the next where it leaves off; what molecule remembers of hosts is forgotten.
-        run(remove)
-        run(["molecule", "reset", "--all"])
-        for name in order:
-            if run(["molecule", "test", "--scenario-name", name, "--destroy", "never"]) == 0:
-                result.passed += 1
-            else:
-                result.failed.append(name)
-    finally:
-        run(remove)
-        run(["molecule", "reset", "--all"])
-    return result
-
-
-def e2e() -> Result:
-    result = pytest("tests/e2e")()
-    # The build of the smoke model needs torch, and the demo host now has it; on its own, the next part skips that.
-    os.environ.setdefault("ENPLACE_ENGINE_HOST", "demo1")
+    # The first begins on a bare host, the next where it leaves off.
+    forget_molecule()
+    for name in order:
+        if run(["molecule", "test", "--scenario-name", name, "--destroy", "never"]) == 0:
+            result.passed += 1
+        else:
+            result.failed.append(name)
+    # Some of what follows in this lane needs torch, and is skipped on a machine of its own.
+    os.environ.setdefault("ENPLACE_ENGINE_HOST", MOLECULE_HOST)
     return result
 
 
@@ -160,14 +156,15 @@ PARTS: dict[str, Callable[[], Result]] = {
     "unit": pytest("tests/unit", "--numprocesses=auto", "--dist=worksteal"),
     "browser": pytest("tests/browser"),
     "molecule": molecule,
-    "e2e": e2e,
+    "e2e": pytest("tests/e2e"),
     # On the demo host as the end-to-end tests leave it.
     "faults": pytest("tests/faults"),
     "integration": pytest("tests/integration"),
 }
-# Those without a test host, which use the cores while the part BESIDE mostly waits for its hosts. No other part may be
-# disturbed: they measure.
-WITHOUT_HOST, BESIDE = ("lint", "sanity", "unit", "browser"), "molecule"
+# What runs at the same time, each lane's parts in this order. A lane has test hosts of its own: the demo's hosts, which
+# the faults are done to as the end-to-end tests leave them; molecule's, and those that tests make for themselves; none.
+# Most parts wait for their hosts most of the time.
+LANES = (("e2e", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
 
 
 def perform(name: str) -> Result:
@@ -184,9 +181,6 @@ def perform(name: str) -> Result:
 @contextlib.contextmanager
 def aside(names: Sequence[str], results: dict[str, Result]) -> Iterator[None]:
     """Run parts in a process of their own while the block lasts; then show what they said and note their results."""
-    if not names:
-        yield
-        return
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryFile() as said:
         receive, send = fork.Pipe(duplex=False)
@@ -197,6 +191,9 @@ def aside(names: Sequence[str], results: dict[str, Result]) -> Iterator[None]:
             os.dup2(said.fileno(), 2)
             with open(1, "w", encoding="utf-8", closefd=False) as stream:
                 sys.stdout = sys.stderr = stream
+                if names[0] == LANES[-1][0]:
+                    # Whose hosts wait for nobody has time.
+                    os.nice(10)
                 send.send({name: perform(name) for name in names})
 
         process = fork.Process(target=work)
@@ -241,18 +238,23 @@ def main() -> int:
     chosen = parser.parse_args().parts or list(PARTS)
     if unknown := [name for name in chosen if name not in PARTS]:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    begin = time.monotonic()
     before = untracked()
     found: dict[str, Result] = {}
-    others = [name for name in WITHOUT_HOST if name in chosen] if BESIDE in chosen else []
-    for name in chosen:
-        if name not in others:
-            with aside(others if name == BESIDE else (), found):
-                found[name] = perform(name)
+    lanes = [lane for lane in ([name for name in names if name in chosen] for names in LANES) if lane]
+    lanes += [[name] for name in chosen if not any(name in lane for lane in lanes)]
+    with contextlib.ExitStack() as beside:
+        for lane in lanes[1:]:
+            beside.enter_context(aside(lane, found))
+        for name in lanes[0]:
+            found[name] = perform(name)
+    if "molecule" in chosen:
+        forget_molecule()
     results = {name: found[name] for name in chosen}
     # What a test leaves behind in the checkout is somebody's next commit.
     results["tree"] = Result(failed=[f"left behind: {name}" for name in sorted(untracked() - before)])
     results["tree"].passed = 0 if results["tree"].failed else 1
-    print(f"\n===== {sum(result.seconds for result in results.values()):.0f} s\n{table(results)}\n")
+    print(f"\n===== {time.monotonic() - begin:.0f} s\n{table(results)}\n")
     failed = sum(len(result.failed) for result in results.values())
     print(f"{sum(result.passed for result in results.values())} passed, {failed} failed", flush=True)
     return 1 if failed else 0

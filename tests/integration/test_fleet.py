@@ -162,15 +162,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         with path.open("wb") as stream:
             for start in range(0, size, 20_000_000):
                 stream.write(content.randbytes(min(20_000_000, size - start)))
-    lab = Lab(ROOT)
-    lab.down(*HOSTS)
+    # Of a checkout of its own: the demo's hub is another one, which others may be using.
+    lab = Lab(folder / "checkout")
     lab.up(*HOSTS)
     lab.hub(folder / "hub")
     fleet = Fleet(lab, folder)
     prepared = fleet.play("prepare.yml")
     assert prepared.returncode == 0, prepared.stdout + prepared.stderr
     yield fleet
-    lab.down(*HOSTS, "hub")
+    lab.down(everything=True)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,38 +125,44 @@ def test_the_last_line_is_the_sum(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "failed: part1: a" in out
 
 
-def test_parts_without_a_host_run_beside_molecule_and_are_told_after_it(
+def test_lanes_run_at_the_same_time_and_the_first_is_told_as_it_goes(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def lint() -> gates.Result:
-        # Neither ends before the other began.
-        (tmp_path / "lint").touch()
-        while not (tmp_path / "molecule").exists():
-            time.sleep(0.01)
-        print("said by lint", flush=True)
-        return gates.Result(passed=4, failed=["one"])
+    def part(name: str, wait_for: str = "") -> Callable[[], gates.Result]:
+        def run() -> gates.Result:
+            (tmp_path / name).touch()
+            while wait_for and not (tmp_path / wait_for).exists():
+                time.sleep(0.01)
+            print(f"said by {name}", flush=True)
+            return gates.Result(passed=4, failed=["one"] if name == "lint" else [])
 
-    def molecule() -> gates.Result:
-        (tmp_path / "molecule").touch()
-        while not (tmp_path / "lint").exists():
-            time.sleep(0.01)
-        print("said by molecule", flush=True)
-        return gates.Result(passed=1)
+        return run
 
     def killed() -> gates.Result:
         os.kill(os.getpid(), signal.SIGKILL)
         return gates.Result(passed=1)
 
     monkeypatch.setattr(gates, "untracked", set)
-    monkeypatch.setattr(gates, "PARTS", {"lint": lint, "molecule": molecule})
     monkeypatch.setattr("sys.argv", ["gates"])
+    # None of the three that begin ends before the others have begun; what no lane has runs in one of its own.
+    parts = {"lint": part("lint", "e2e"), "unit": part("unit"), "other": part("other", "lint")}
+    parts |= {"e2e": part("e2e", "other"), "faults": part("faults")}
+    monkeypatch.setattr(gates, "PARTS", parts)
     assert gates.main() == 1
     out = capfd.readouterr().out
-    assert out.index("said by molecule") < out.index("===== lint") < out.index("said by lint")
+    places = [out.index(f"said by {name}") for name in ("e2e", "faults")]
+    assert places == sorted(places)
+    assert max(places) < min(out.index(f"said by {name}") for name in ("lint", "unit", "other"))
+    assert out.index("said by lint") < out.index("===== unit")
     assert re.search(r"^lint +4 +1 ", out, re.M)
-    monkeypatch.setattr(gates, "PARTS", {"lint": killed, "molecule": molecule})
+    assert [line.split()[0] for line in out.splitlines() if re.match(r"\w+ +4 ", line)] == list(parts)
+    monkeypatch.setattr(gates, "PARTS", {"lint": killed, "e2e": part("e2e")})
     assert gates.main() == 1
     assert "failed: lint: ended with status -9, without a result" in capfd.readouterr().out
+
+
+def test_every_part_is_in_one_lane() -> None:
+    assert sorted(name for lane in gates.LANES for name in lane) == sorted(gates.PARTS)
 
 
 def test_a_part_that_tested_nothing_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
