@@ -268,6 +268,43 @@ def test_status_says_what_is_served_and_changes_nothing(lab: Lab, demo: str, run
     assert changes(before, state_of(lab, demo)) == []
 
 
+def verify(run: Run, demo: str, **variables: object) -> Play:
+    extra = json.dumps({f"enplace_verify_{name}": value for name, value in variables.items()})
+    return run("-l", demo, "-e", extra, playbook="playbooks/verify.yml")
+
+
+def test_the_full_suite_asks_everything_and_changes_nothing_but_its_report(lab: Lab, demo: str, run: Run) -> None:
+    before = state_of(lab, demo)
+    result = verify(run, demo)
+    assert result.rc == 0, result.text
+    report = json.loads((ROOT / "reports" / demo / "enplace-smoke-cpu.full.json").read_text(encoding="utf-8"))
+    assert [(check["name"], check["status"]) for check in report["checks"]] == [(name, "pass") for name in CHECKS]
+    assert report["subject"]["suite"] == "full"
+    reports = "/var/lib/enplace/reports/enplace-smoke-cpu"
+    changed = [line for line in changes(before, state_of(lab, demo)) if reports not in line]
+    assert changed == []
+    assert json.loads(lab.exec(demo, ["cat", f"{reports}/full/latest.json"]).stdout) == report
+    # The report of what serves is another one, and still holds.
+    assert run("-l", demo).changed == []
+
+
+def test_a_server_is_verified_by_its_address_alone(lab: Lab, demo: str, run: Run) -> None:
+    url = f"http://{lab.address(demo)}:8000"
+    checks = [
+        {"check": "identity", "version": "0.28.0"},
+        {"check": "usage", "ask": "How old are you?"},
+        {"check": "healthy"},
+    ]
+    before = state_of(lab, demo)
+    result = verify(run, demo, url=url, model="enplace/smoke", checks=checks)
+    assert result.rc == 0, result.text
+    result = verify(run, demo, url=url, model="enplace/smoke", checks=[*checks, {"check": "no_errors"}])
+    assert result.rc != 0
+    assert "no_errors: not run, it looks at the systemd unit" in result.text
+    assert verify(run, demo, url="http://127.0.0.1:9", model="m", checks=checks).rc != 0
+    assert changes(before, state_of(lab, demo)) == []
+
+
 def test_a_flipped_bit_is_named_by_a_deep_status_and_stops_a_deep_run(lab: Lab, demo: str, run: Run) -> None:
     find = "echo /opt/enplace/environments/*/lib/python3*/site-packages/vllm/version.py"
     path = lab.exec(demo, ["sh", "-c", find]).stdout.strip()
