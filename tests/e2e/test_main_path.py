@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -380,11 +381,23 @@ def test_a_wrong_sha256_leaves_the_server_as_it_was(lab: Lab, demo: str, run: Ru
     assert ask(f"http://{lab.address(demo)}:8000") == "Paris"
 
 
-def test_the_server_comes_back_by_itself(lab: Lab, demo: str, run: Run) -> None:
-    lab.restart(demo)
-    begin = time.monotonic()
-    assert ask(f"http://{lab.address(demo)}:8000", seconds=300) == "Paris"
-    print(f"\nafter a stop and a start of the host: first answer after {time.monotonic() - begin:.0f} s")
+def test_the_server_comes_back_by_itself_when_the_host_is_started_anew(lab: Lab, demo: str, run: Run) -> None:
+    def start_again() -> None:
+        # What a machine does by itself when it is told to reboot; a container only ends.
+        end = time.monotonic() + 300
+        while lab.host(demo).state != "exited" and time.monotonic() < end:
+            time.sleep(0.5)
+        lab.start(demo)
+
+    machine = threading.Thread(target=start_again)
+    machine.start()
+    quick = {"identity", "known_answers", "no_errors", "healthy"}
+    result = verify(run, demo, reboot=True, suite="gate", without=sorted(set(CHECKS) - quick))
+    machine.join()
+    assert result.rc == 0, result.text
+    report = json.loads((ROOT / "reports" / demo / "enplace-smoke-cpu.gate.json").read_text(encoding="utf-8"))
+    assert report["host"]["started_anew"] is True
+    assert ask(f"http://{lab.address(demo)}:8000") == "Paris"
     # The report was of the run of the unit before; this one is checked anew, and that is a change.
     result = run("-l", demo)
     assert result.rc == 0, result.text

@@ -57,6 +57,7 @@ def of_host(
                 **asked,
                 **_suite(target, settings, f"{target.slug}.{suite}"),
                 "report": str(folder / suite / "latest.json"),
+                "ready_timeout_s": target.variant["ready"]["timeout_s"],
                 "here": False,
             }
         )

@@ -102,6 +102,7 @@ SETTINGS: dict[str, Setting] = {
     "verify_suite": Setting("str", FULL, SUITES),
     "verify_hours": Setting("number", None),
     "verify_without": Setting("list", []),
+    "verify_reboot": Setting("bool", False),
     "verify_url": Setting("str", None),
     "verify_model": Setting("str", None),
     "verify_version": Setting("str", None),
