@@ -274,8 +274,10 @@ def test_what_cannot_be_asked_is_said_before_anybody_is_asked(changes: dict[str,
     assert says in "\n".join(map(str, error.value.problems))
 
 
-def of_host(suite: str, current: str = "0123", active: str = "active", standby: bool = False) -> list[dict[str, Any]]:
-    asked = settings(verify_suite=suite, verify_hours=0.5)
+def of_host(
+    suite: str, current: str = "0123", active: str = "active", standby: bool = False, **changes: Any
+) -> list[dict[str, Any]]:
+    asked = settings(verify_suite=suite, verify_hours=0.5, **changes)
     release = "0123" * 16
     server = {
         **dict.fromkeys(("recipe", "url", "model", "unit", "python", "api_key_file"), "x"),
@@ -284,9 +286,11 @@ def of_host(suite: str, current: str = "0123", active: str = "active", standby: 
         "standby": standby,
         "report": "/var/lib/enplace/reports/enplace-smoke-cpu/latest.json",
     }
-    state = {"current": current, "release": "0123", "active": active}
+    seen = {"current": current, "release": "0123", "active": active, "unit": "enplace-enplace-smoke-cpu.service"}
+    other = {"current": "4567", "release": "4567", "active": "active", "unit": "enplace-other.service"}
     slug = "enplace-smoke-cpu"
-    return audit.of_host(targets(asked), {"servers": {slug: server}}, {"servers": {slug: state}}, asked)
+    state = {"servers": {slug: seen, "other": other}}
+    return audit.of_host(targets(asked), {"servers": {slug: server}}, state, asked)
 
 
 def test_a_host_is_asked_where_its_servers_run() -> None:
@@ -294,7 +298,15 @@ def test_a_host_is_asked_where_its_servers_run() -> None:
     assert (found["here"], found["slug"], found["soak_hours"]) == (False, "enplace-smoke-cpu.soak", 0.5)
     assert found["report"] == "/var/lib/enplace/reports/enplace-smoke-cpu/soak/latest.json"
     assert found["limit_s"] > 1800
+    assert (found["start"], found["instead_of"]) == (False, [])
+
+
+def test_a_server_that_stands_by_is_started_only_when_told_to() -> None:
     assert of_host("full", active="inactive", standby=True) == []
+    (found,) = of_host("full", active="inactive", standby=True, verify_standby=True)
+    assert (found["start"], found["instead_of"]) == (True, ["enplace-other.service"])
+    (runs,) = of_host("full", standby=True, verify_standby=True)
+    assert (runs["start"], runs["instead_of"]) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ description:
   - C(enplace_verify_without), default V([]) - names of checks that the playbook verify leaves out.
   - C(enplace_verify_reboot), default V(false) - whether the playbook verify starts the host anew first, and waits for
     the servers to come back by themselves.
+  - C(enplace_verify_standby), default V(false) - whether the playbook verify also starts the standby servers, one after
+    the other and each in the place of those that serve, which are started again in the end.
   - C(enplace_verify_url), optional - a server that somebody else made. The playbook verify then asks it, from the
     controller, and no host - with the checks of the one recipe of C(enplace_recipes), or with C(enplace_verify_checks).
   - C(enplace_verify_model), optional - the name it serves the model under, where it is not the recipe's.

@@ -32,14 +32,16 @@ WORKLOAD_S = 1800
 def of_host(
     targets: Sequence[Target], plan: Mapping[str, Any], state: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The servers of a host that enplace made, without standby ones that do not run.
+    """The servers of a host that enplace made; standby ones that do not run only where they are to be started.
 
     Raises RecipeError where another release serves than the recipe says: the recipe's checks say nothing about it.
     """
     problems, found = [], []
+    serving = [server["unit"] for server in state["servers"].values() if server["active"] == "active"]
     for target in targets:
         server, seen = plan["servers"][target.slug], state["servers"][target.slug]
-        if server["standby"] and seen["active"] != "active":
+        start = server["standby"] and seen["active"] != "active"
+        if start and not settings["verify_standby"]:
             continue
         if not str(server["release"]).startswith(seen["current"] or "-"):
             what = "another release serves than the recipe says" if seen["current"] else "nothing serves"
@@ -59,6 +61,9 @@ def of_host(
                 "report": str(folder / suite / "latest.json"),
                 "ready_timeout_s": target.variant["ready"]["timeout_s"],
                 "here": False,
+                "start": start,
+                # What the start of a standby server stops, and is to serve again.
+                "instead_of": serving if start else [],
             }
         )
     if problems:
@@ -91,11 +96,22 @@ def of_address(targets: Sequence[Target], settings: Mapping[str, Any], python: s
     if settings["verify_version"]:
         engine["version"] = settings["verify_version"]
     slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^https?://", "", url).lower()).strip("-")
-    asked = {"recipe": target.reference if target else "", "url": url, "model": model, "engine": engine}
-    key = settings["verify_api_key_file"] or ""
-    suite = _suite(target, settings, f"{slug}.{settings['verify_suite']}")
     return [
-        {**asked, **suite, "release": "", "unit": "", "python": python, "api_key_file": key, "report": "", "here": True}
+        {
+            "recipe": target.reference if target else "",
+            "url": url,
+            "model": model,
+            "engine": engine,
+            "release": "",
+            "unit": "",
+            "python": python,
+            "api_key_file": settings["verify_api_key_file"] or "",
+            "report": "",
+            "here": True,
+            "start": False,
+            "instead_of": [],
+            **_suite(target, settings, f"{slug}.{settings['verify_suite']}"),
+        }
     ]
 
 

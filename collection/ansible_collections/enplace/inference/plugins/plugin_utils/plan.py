@@ -103,6 +103,7 @@ SETTINGS: dict[str, Setting] = {
     "verify_hours": Setting("number", None),
     "verify_without": Setting("list", []),
     "verify_reboot": Setting("bool", False),
+    "verify_standby": Setting("bool", False),
     "verify_url": Setting("str", None),
     "verify_model": Setting("str", None),
     "verify_version": Setting("str", None),
