@@ -368,6 +368,44 @@ def test_a_second_recipe_comes_and_goes_beside_the_first(lab: Lab, demo: str, ru
     assert run("-l", demo).changed == []
 
 
+def test_a_server_with_a_key_stands_by_and_is_verified_in_the_place_of_the_first(
+    lab: Lab, demo: str, run: Run, tmp_path: Path
+) -> None:
+    def few_checks(text: str) -> str:
+        head, body = text.split("  cpu:\n", 1)
+        before, rest = body.split("    checks:\n", 1)
+        few = (
+            "    checks:\n      - check: identity\n      - {check: usage, ask: Who are you?}\n      - check: healthy\n"
+        )
+        return f"{head}  cpu:\n{body}\n  cpu2:\n{before}{few}    notes:{rest.split('    notes:', 1)[1]}"
+
+    key = "of-the-standby-server-0123456789"
+    path = "/etc/enplace-standby-key"
+    lab.exec(demo, ["sh", "-c", f"umask 077; cat > {path}"], stdin=key + "\n")
+    entry = {"recipe": "enplace/smoke:cpu2", "port": 8001, "standby": True, "api_key_file": path}
+    arguments = folder_with(tmp_path, few_checks, entry)
+    result = run("-l", demo, *arguments)
+    assert result.rc == 0, result.text
+    states = ["systemctl", "is-active", "enplace-enplace-smoke-cpu", "enplace-enplace-smoke-cpu2"]
+    assert lab.exec(demo, states).stdout.split() == ["active", "inactive"]
+    assert (again := run("-l", demo, *arguments)).changed == [], again.text
+    extra = json.dumps(
+        {"enplace_verify_standby": True, "enplace_verify_without": sorted({*CHECKS} - {"identity", "usage"})}
+    )
+    result = run("-l", demo, *arguments, "-e", extra, playbook="playbooks/verify.yml")
+    assert result.rc == 0, result.text
+    report = json.loads((ROOT / "reports" / demo / "enplace-smoke-cpu2.full.json").read_text(encoding="utf-8"))
+    assert [(check["name"], check["status"]) for check in report["checks"]] == [("identity", "pass"), ("usage", "pass")]
+    assert lab.exec(demo, states).stdout.split() == ["active", "inactive"]
+    assert ask(f"http://{lab.address(demo)}:8000") == "Paris"
+    assert key not in result.text + json.dumps(report)
+    # It is another run of the first one's unit: that is checked anew.
+    result = run("-l", demo)
+    assert result.rc == 0, result.text
+    assert lab.exec(demo, states).stdout.split() == ["active", "inactive"]
+    assert run("-l", demo).changed == []
+
+
 def test_a_wrong_sha256_leaves_the_server_as_it_was(lab: Lab, demo: str, run: Run, tmp_path: Path) -> None:
     recipe: Any = yaml.safe_load((RECIPES / "enplace" / "smoke" / "recipe.yaml").read_text(encoding="utf-8"))
     entry = next(f for f in recipe["variants"]["cpu"]["weights"]["files"] if f["path"] == "model.safetensors")

@@ -124,7 +124,7 @@ def test_a_run_that_is_cut_off_at_any_step_is_finished_or_undone(engine: str, cu
     assert set(tried) - {"verifying"} <= phases | {""}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     engine=st.sampled_from(["good", "fails", "lies"]),
     before=st.booleans(),

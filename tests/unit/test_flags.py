@@ -552,7 +552,7 @@ def test_nothing_changes_between_a_version_and_itself(version: str) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.sampled_from(VERSIONS))
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=16)
 def test_a_downgrade_is_the_upgrade_backwards(old: str, new: str) -> None:
     turned = {"added": "removed", "removed": "added", "changed": "changed"}
     there = {(turned[c.what], c.kind, c.name) for c in changes(load_version(old), load_version(new))}
@@ -608,7 +608,7 @@ def test_spelling(word: str, meant: Spelling | None) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spelling_is_that_of_argparse(data: st.DataObject) -> None:
     """The parser of the standard library, given the same names, takes a word for the same flag."""
     table = load_version(data.draw(st.sampled_from(VERSIONS)))
@@ -628,7 +628,7 @@ def test_spelling_is_that_of_argparse(data: st.DataObject) -> None:
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_word_is_a_flag_or_none(word: str) -> None:
     table = load_version("0.28.0")
     meant = spelling(word, table)
@@ -672,7 +672,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_value_of_a_flag_ends_in_a_traceback(data: st.DataObject) -> None:
     engine = data.draw(st.sampled_from([*(f"vllm {v}" for v in VERSIONS), GAUDI]))
     table = load_flags(manifest(engine))

@@ -521,7 +521,7 @@ flags = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(geometry=geometry, variant=variants, arguments=flags, version=st.sampled_from([*RULE_SETS, "9.9.9"]))
 def test_no_recipe_that_the_schema_allows_makes_it_raise(
     geometry: dict[str, Any], variant: dict[str, Any], arguments: dict[str, Any], version: str
@@ -537,7 +537,7 @@ def test_no_recipe_that_the_schema_allows_makes_it_raise(
         list(rule.check(subject))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(geometry=geometry, pool=st.integers(10**9, 10**12), more=st.integers(0, 10**12))
 def test_more_pool_is_never_fewer_tokens(geometry: dict[str, Any], pool: int, more: int) -> None:
     model = {**CODER, "geometry": geometry}
@@ -550,7 +550,7 @@ def test_more_pool_is_never_fewer_tokens(geometry: dict[str, Any], pool: int, mo
         assert low.blocks * low.block_bytes <= pool < (low.blocks + 1) * low.block_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layers=known, pool=st.integers(10**9, 10**11), context=st.integers(1, 10**6))
 def test_tokens_are_never_more_than_the_pool_has_bytes_for(layers: dict[str, Any], pool: int, context: int) -> None:
     found = plan(SPARK, {**CODER, "geometry": layers}, kv_bytes=pool, draft=False, context=context)
@@ -563,7 +563,7 @@ def test_tokens_are_never_more_than_the_pool_has_bytes_for(layers: dict[str, Any
     assert found.state_layer_bytes is None or found.page_bytes >= found.state_layer_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pool=st.integers(10**9, 10**11), context=st.integers(1, 10**6), shorter=st.integers(1, 10**6))
 def test_a_longer_context_never_takes_fewer_blocks(pool: int, context: int, shorter: int) -> None:
     low, high = sorted((context, shorter))
@@ -573,7 +573,7 @@ def test_a_longer_context_never_takes_fewer_blocks(pool: int, context: int, shor
     assert few.blocks_per_request <= many.blocks_per_request
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ranks=st.sampled_from([1, 2, 4, 8]), layers=st.sampled_from([[ATTENTION], [STATES], [STATES, ATTENTION]]))
 def test_ranks_divide_what_one_card_holds(ranks: int, layers: list[dict[str, Any]]) -> None:
     model = {**CODER, "geometry": {"layers": layers}}

@@ -584,7 +584,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_wrong_types_anywhere_never_end_in_a_traceback(tmp_path: Path, data: st.DataObject) -> None:
     recipe = smoke()
@@ -637,7 +637,7 @@ def changed(data: st.DataObject, recipe: Any) -> None:
         target[key] = value
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_the_quick_answer_is_that_of_jsonschema(data: st.DataObject) -> None:
     recipe = copy.deepcopy(GOOD[data.draw(st.integers(0, len(GOOD) - 1))])

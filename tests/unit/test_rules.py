@@ -384,7 +384,7 @@ def variants(draw: st.DrawFn) -> Any:
     return data
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(data=variants())
 def test_no_rule_ends_in_a_traceback(data: Any) -> None:
     document = Document(Path("/r/example/model/recipe.yaml"), data, {(): (1, 1)})
