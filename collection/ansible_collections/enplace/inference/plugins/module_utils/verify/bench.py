@@ -205,9 +205,9 @@ def _measured(
     ]
     first = _of_pass(argv, workload.requests, number * 1000 + 1, folder, "<random>")
     method = (
-        f"vllm bench serve: a warm-up, then {_counted(workload.passes, 'pass', 'passes')} of "
+        f"by vllm bench serve: a warm-up, then {_counted(workload.passes, 'pass', 'passes')} of "
         f"{_counted(workload.requests, 'request', 'requests')} with {workload.output_tokens} tokens each; "
-        f"{{}}; seed and cache_salt differ in each pass: {shlex.join(first)}"
+        f"seed and cache_salt differ in each pass: {shlex.join(first)}"
     )
     return [compared(figure, workload, recipe_figures) for figure in _figures(workload, passes, method, limit)]
 
@@ -415,7 +415,7 @@ def _figures(workload: Workload, passes: Sequence[Pass], method: str, limit: flo
                 **({"position": position} if position is not None else {}),
                 "value": round(statistics.median(values), 4),
                 "values": values,
-                "method": method.format(_HOW[name]),
+                "method": f"{_HOW[name]}; {method}",
                 "alarms": [
                     *(f"pass {index}: {text}" for index, each in enumerate(passes, 1) for text in each.alarms),
                     *alarms(name, values, limit),
