@@ -99,7 +99,7 @@ class Report:
 
     @property
     def status(self) -> str:
-        """Of the whole: pass only where the report itself says so, a warning where a figure is not within its tolerance."""
+        """Of the whole: pass only where the report says so; a warning where a figure is outside its tolerance."""
         found = Counter(check["status"] for check in self.data["checks"])
         if found["fail"] or self.problems:
             return "fail"
