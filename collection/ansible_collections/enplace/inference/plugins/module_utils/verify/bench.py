@@ -22,6 +22,7 @@ from typing import Any
 from ansible_collections.enplace.inference.plugins.module_utils import command
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify.base import salt
+from ansible_collections.enplace.inference.plugins.module_utils.verify.engine import ACCEPTED_AT, DRAFT_COUNTERS
 from ansible_collections.enplace.inference.plugins.module_utils.verify.server import (
     TOKENS,
     CheckFailed,
@@ -49,7 +50,6 @@ CACHED_LIMIT = 0.01
 MAX_RESULT_BYTES = 1024 * 1024
 RUNNING = "vllm:num_requests_running"
 CACHE_HITS = "vllm:prefix_cache_hits_total"
-DRAFTS = "vllm:spec_decode_num_drafts_total"
 
 # Metrics of a recipe's figures by the names of ours, and what makes each of their units ours.
 METRICS = {
@@ -337,11 +337,11 @@ def _one_pass(argv: Sequence[str], target: Target, workload: Workload, seed: int
         values["prefill", None] = length / ttft * 1000
     else:
         values["throughput", None] = _positive(result, "output_throughput")
-    drafted = _drafted(result)
+    drafted = _drafted(before, after)
     values.update(drafted)
     positions = sum(position is not None for _name, position in drafted)
     alarms = _pass_alarms(before, after, workload, length, generated)
-    if after.total(DRAFTS) is not None and not drafted:
+    if after.total(DRAFT_COUNTERS[0]) is not None and not drafted:
         alarms.append("the server has a draft, and nothing was drafted")
     return Pass(values, positions, alarms)
 
@@ -350,20 +350,22 @@ def _grown(before: Metrics, after: Metrics, name: str) -> float:
     return (after.total(name) or 0.0) - (before.total(name) or 0.0)
 
 
-def _drafted(result: Mapping[str, Any]) -> dict[tuple[str, int | None], float]:
-    """What the tool says of the draft, from the engine's counters before and after the run; nothing without a draft."""
-    if "spec_decode_draft_tokens" not in result:
+def _drafted(before: Metrics, after: Metrics) -> dict[tuple[str, int | None], float]:
+    """What the draft was worth in a pass; nothing without a draft."""
+    drafts, drafted, accepted = (_grown(before, after, name) for name in DRAFT_COUNTERS)
+    if not drafts or not drafted:
         return {}
-    drafted, accepted = (_number(result, f"spec_decode_{key}_tokens") for key in ("draft", "accepted"))
-    shares = result.get("spec_decode_per_position_acceptance_rates")
-    if not drafted or accepted > drafted or not isinstance(shares, list):
-        found = f"{accepted:g} accepted of {drafted:g}, by position {shares}"
-        raise CheckFailed("the counts of the draft contradict each other", "accepted <= drafted, a list", found)
-    by_position = {str(place): share for place, share in enumerate(shares)}
+    then, now = (metrics.by_label(ACCEPTED_AT, "position") for metrics in (before, after))
+    if accepted > drafted:
+        todo = "measure with nothing but the engine behind this address"
+        raise CheckFailed("the counters of the draft contradict each other", f"at most {drafted:g}", accepted, todo)
     return {
         ("acceptance", None): accepted / drafted,
-        ("tokens_per_step", None): _number(result, "spec_decode_acceptance_length"),
-        **{("acceptance", int(place)): _number(by_position, place) for place in by_position},
+        ("tokens_per_step", None): 1 + accepted / drafts,
+        **{
+            ("acceptance", place): (now[str(place)] - then.get(str(place), 0.0)) / drafts
+            for place in sorted(int(name) for name in now if name.isdigit())
+        },
     }
 
 
