@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import bench, server
 
 from enplace import report
@@ -119,7 +121,15 @@ class Engine:
         return str(asked["argv"][asked["argv"].index(name) + 1])
 
 
-Measure = Callable[..., bench.Measured]
+@dataclass
+class Measured:
+    """The figures that were told last, and what the Failure at the end said."""
+
+    figures: list[dict[str, Any]]
+    problem: str
+
+
+Measure = Callable[..., Measured]
 
 
 @pytest.fixture
@@ -164,21 +174,25 @@ def measure(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measur
     monkeypatch.setattr(server, "COUNTED_S", 0.2)
     monkeypatch.setattr(server, "_keys", set())
 
-    def run(
-        *workloads: dict[str, Any], known: Any = (), tell: Callable[[Any], None] = lambda _: None, **target: Any
-    ) -> bench.Measured:
+    def run(*workloads: dict[str, Any], known: Any = (), told: Any = None, **target: Any) -> Measured:
         where = {"folder": str(work), "tokenizer": str(RECORDED), **target}
-        measured = bench.measure(bench.Target(url, "enplace/smoke", **where), workloads, list(known), tell)
-        for figure in measured.figures:
+        so_far = told if told is not None else []
+        problem = ""
+        try:
+            figures = bench.measure(bench.Target(url, "enplace/smoke", **where), workloads, known, so_far.append)
+            assert figures == so_far[-1], "what was told last is all"
+        except Failure as failure:
+            problem = str(failure)
+        for figure in so_far[-1]:
             jsonschema.validate(figure, FIGURE)
         assert list(work.iterdir()) == [], "what a run writes is removed"
-        return measured
+        return Measured(so_far[-1], problem)
 
     return run
 
 
-def named(measured: bench.Measured) -> dict[tuple[Any, ...], dict[str, Any]]:
-    assert measured.problems == []
+def named(measured: Measured) -> dict[tuple[Any, ...], dict[str, Any]]:
+    assert measured.problem == ""
     return {(figure["name"], figure.get("position")): figure for figure in measured.figures}
 
 
@@ -224,7 +238,7 @@ def test_the_key_is_in_no_command_line_and_no_figure(
     monkeypatch.setenv("http_proxy", "http://192.0.2.1:1")
     monkeypatch.setenv("VLLM_USE_RUST_BENCH", "1")
     measured = measure(ONE, api_key=KEY)
-    assert measured.problems == []
+    assert measured.problem == ""
     for asked in engine.asked:
         assert asked["environment"]["OPENAI_API_KEY"] == KEY
         assert KEY not in " ".join(asked["argv"])
@@ -241,15 +255,15 @@ def test_a_figure_says_how_it_was_measured(measure: Measure, url: str) -> None:
     assert f"vllm bench serve --backend openai --endpoint /v1/completions --base-url {url}" in method
 
 
-def test_figures_so_far_are_told_after_each_workload(engine: Engine, measure: Measure) -> None:
-    told: list[int] = []
+def test_figures_so_far_are_told_after_each_workload_and_a_failure_ends_none_of_the_others(
+    engine: Engine, measure: Measure
+) -> None:
+    told: list[list[Any]] = []
     engine.changes = [{}] * 5 + [{"failed": 1}]
-    measured = measure(
-        ONE, {**ONE, "prompt_tokens": 129}, {**ONE, "prompt_tokens": 130}, tell=lambda f: told.append(len(f))
-    )
-    assert told == [3, 3, 6]
-    assert len(measured.problems) == 1
-    assert "prompts of 129 tokens" in measured.problems[0]
+    measured = measure(*({**ONE, "prompt_tokens": length} for length in (128, 129, 130)), told=told)
+    assert [len(figures) for figures in told] == [3, 3, 6]
+    assert "prompts of 129 tokens" in measured.problem
+    assert "prompts of 130 tokens" not in measured.problem
 
 
 def test_the_tokenizer_is_that_of_the_folder_that_is_served(engine: Engine, measure: Measure) -> None:
@@ -258,7 +272,7 @@ def test_the_tokenizer_is_that_of_the_folder_that_is_served(engine: Engine, meas
     engine.root = "enplace/smoke"
     measured = measure(ONE, tokenizer=None)
     assert measured.figures == []
-    assert "the prompts need the model's tokenizer" in measured.problems[0]
+    assert "the prompts need the model's tokenizer" in measured.problem
 
 
 def test_a_workload_has_defaults() -> None:
@@ -297,18 +311,17 @@ def test_a_pass_that_failed_gives_no_figure_and_a_reason(
     engine.changes = [{}, {}, change]
     measured = measure(ONE, api_key=KEY)
     assert measured.figures == []
-    assert len(measured.problems) == 1
-    assert measured.problems[0].startswith("figures of 1 stream, prompts of 128 tokens: ")
+    assert measured.problem.startswith("figures of 1 stream, prompts of 128 tokens: ")
     for part in told:
-        assert part in measured.problems[0]
-    assert KEY not in measured.problems[0]
+        assert part in measured.problem
+    assert KEY not in measured.problem
 
 
 def test_a_warm_up_that_failed_ends_the_workload(engine: Engine, measure: Measure) -> None:
     engine.changes = [{"failed": 1}]
     measured = measure(ONE)
     assert measured.figures == []
-    assert "not every request was answered" in measured.problems[0]
+    assert "not every request was answered" in measured.problem
     assert len(engine.asked) == 1
 
 
@@ -316,13 +329,13 @@ def test_a_missing_tool_is_named(measure: Measure, tmp_path: Path) -> None:
     (tmp_path / "bin" / "vllm").unlink()
     measured = measure(ONE)
     assert measured.figures == []
-    assert f"where: {tmp_path}/bin/vllm" in measured.problems[0]
+    assert f"where: {tmp_path}/bin/vllm" in measured.problem
 
 
 def test_a_work_folder_that_is_not_there_is_named(measure: Measure) -> None:
     measured = measure(ONE, folder="/no/such/folder")
     assert measured.figures == []
-    assert "/no/such/folder" in measured.problems[0]
+    assert "/no/such/folder" in measured.problem
 
 
 def test_the_deadline_ends_all_runs_of_a_workload_together(engine: Engine, measure: Measure) -> None:
@@ -331,7 +344,7 @@ def test_the_deadline_ends_all_runs_of_a_workload_together(engine: Engine, measu
     measured = measure({**ONE, "deadline_s": 3})
     assert time.monotonic() - begin < 15
     assert measured.figures == []
-    assert "the deadline passed" in measured.problems[0]
+    assert "the deadline passed" in measured.problem
 
 
 # Alarms ---------------------------------------------------------------------------------------------------------------

@@ -82,14 +82,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Figures as the report has them, and what could not be measured and why."""
-
-    figures: list[dict[str, Any]]
-    problems: list[str]
-
-
-@dataclass(frozen=True)
 class Workload:
     """One load: so many requests in flight, each with a prompt and a reply of fixed length, several passes of it."""
 
@@ -126,11 +118,12 @@ def measure(
     recipe_figures: Sequence[Mapping[str, Any]],
     tell: Callable[[list[dict[str, Any]]], None],
     limit: float = LIMIT,
-) -> Measured:
-    """Measure each workload, and compare with the recipe's figures. A workload that failed is a problem and no figure.
+) -> list[dict[str, Any]]:
+    """Measure each workload, and return the figures as a report has them, beside the recipe's.
 
-    `tell` gets all figures so far after each workload: they outlive an interruption. Runs with the interpreter of the
-    engine's environment, beside which the tool lies.
+    `tell` gets all figures so far after each workload: they outlive an interruption. A workload that failed gives no
+    figure, and at the end a Failure that names each; the figures of the others have been told then. Runs with the
+    interpreter of the engine's environment, beside which the tool lies.
     """
     figures: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -142,7 +135,9 @@ def measure(
         except (Failure, OSError) as error:
             problems.append(str(masked(f"figures of {workload.as_text()}: {error}")))
         tell(list(figures))
-    return Measured(figures, problems)
+    if problems:
+        raise Failure("\n".join(problems))
+    return figures
 
 
 def speedups(sets: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
