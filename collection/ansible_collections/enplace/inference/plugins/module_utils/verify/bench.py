@@ -262,7 +262,7 @@ def _run(
             expected="exit status 0",
             found=f"exit status {done.rc}",
             todo="read the output below",
-            detail=str(masked(done.tail())),
+            detail=done.tail(),
         )
     return _result(os.path.join(folder, f"{seed}.json"), requests)
 
