@@ -40,7 +40,7 @@ body = json.dumps({{"argv": argv, "environment": dict(os.environ)}}).encode()
 request = urllib.request.Request(argv[argv.index("--base-url") + 1] + "/bench", body)
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
 told = json.load(opener.open(request))
-print(told["says"], file=sys.stderr)
+print(told["says"])
 time.sleep(told["takes_s"])
 if told["writes"] is not None:
     folder, name = (argv[argv.index(flag) + 1] for flag in ("--result-dir", "--result-filename"))
@@ -298,6 +298,7 @@ def test_a_workload_has_defaults() -> None:
         ({"completed": 3}, ("not every request was answered", "3 completed")),
         ({"completed": 5}, ("not every request was answered", "5 completed")),
         ({"failed": 1}, ("not every request was answered", "1 failed")),
+        ({"failed": 1, "_says": f"a\nError 0: no {KEY}\nb"}, ("output: Error 0: no ***",)),
         ({"total_output_tokens": 255}, ("have not the tokens asked for", "255 by usage")),
         ({"total_output_tokens": 257}, ("have not the tokens asked for", "257 by usage")),
         ({"_uncounted": 1}, ("have not the tokens asked for", "255 by vllm:generation_tokens_total")),
