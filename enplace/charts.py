@@ -64,13 +64,15 @@ def streams_text(streams: int) -> str:
 def _by_length(figures: Sequence[Figure], name: str, title: str) -> Chart | None:
     shown = [figure for figure in figures if figure["name"] == name and "prompt_tokens" in figure]
     chart = pygal.Line(**_settings(shown, "prompt tokens (steps, not to scale)"))
-    return _drawn(chart, name, title, shown, lambda figure: int(figure["prompt_tokens"]))
+    return _drawn(chart, name, title, shown, lambda figure: int(figure["prompt_tokens"]), _streams_of)
 
 
 def _by_position(figures: Sequence[Figure]) -> Chart | None:
     shown = [figure for figure in figures if figure["name"] == "acceptance" and "position" in figure]
     chart = pygal.Bar(**_settings(shown, "position in the draft"))
-    return _drawn(chart, "acceptance", "Acceptance by position", shown, lambda figure: int(figure["position"]))
+    return _drawn(
+        chart, "acceptance", "Acceptance by position", shown, lambda figure: int(figure["position"]), _load_of
+    )
 
 
 def _settings(shown: Sequence[Figure], across: str) -> dict[str, Any]:
@@ -90,27 +92,44 @@ def _settings(shown: Sequence[Figure], across: str) -> dict[str, Any]:
         "include_x_axis": True,
         "legend_at_bottom": True,
         "legend_at_bottom_columns": 2,
-        "show_legend": len({figure["streams"] for figure in shown}) > 1,
         "dots_size": 3,
         "truncate_legend": -1,
     }
 
 
-def _drawn(chart: Any, name: str, title: str, shown: Sequence[Figure], place: Callable[[Figure], int]) -> Chart | None:
+def _streams_of(figure: Figure) -> str:
+    return streams_text(figure["streams"])
+
+
+def _load_of(figure: Figure) -> str:
+    prompt = f", prompt of {figure['prompt_tokens']:,} tokens" if "prompt_tokens" in figure else ""
+    return _streams_of(figure) + prompt
+
+
+def _drawn(
+    chart: Any,
+    name: str,
+    title: str,
+    shown: Sequence[Figure],
+    place: Callable[[Figure], int],
+    line: Callable[[Figure], str],
+) -> Chart | None:
+    """A chart with one line, or one row of bars, for all figures that `line` has the same words for."""
     if not shown:
         return None
     places = sorted({place(figure) for figure in shown})
+    rows: dict[str, dict[int, Figure]] = {}
+    for figure in sorted(shown, key=lambda each: (each["streams"], each.get("prompt_tokens", 0))):
+        rows.setdefault(line(figure), {})[place(figure)] = figure
     chart.x_labels = [f"{each:,}" for each in places]
+    chart.show_legend = len(rows) > 1
     told = []
-    for number, streams in enumerate(sorted({figure["streams"] for figure in shown})):
-        row = {place(figure): figure for figure in shown if figure["streams"] == streams}
+    for number, (words, row) in enumerate(rows.items()):
         points = [_point(row.get(each)) for each in places]
         dashes = _DASHES[number % len(_DASHES)]
-        chart.add(
-            streams_text(streams), points, stroke_style={"dasharray": dashes, "width": 2} if dashes else {"width": 2}
-        )
+        chart.add(words, points, stroke_style={"dasharray": dashes, "width": 2} if dashes else {"width": 2})
         values = ", ".join(f"{each:,}: {row[each]['value']:,}" for each in places if each in row)
-        told.append(f"{streams_text(streams)}: {values}")
+        told.append(f"{words}: {values}")
     words = f"{title}, in {shown[0]['unit']}. {'; '.join(told)}."
     chart.uuid = name
     return Chart(title, words, _svg(chart.render_tree(), f"{name}-title", title, words))

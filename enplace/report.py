@@ -46,9 +46,16 @@ MAX_SHOWN = 100
 # Of one file: what fits on a screen.
 MAX_PROBLEMS = 5
 
-WORDS = {"pass": "passed", "fail": "failed", "refused": "refused", "not run": "not run"}
+WORDS = {
+    "pass": "passed",
+    "fail": "failed",
+    "refused": "refused",
+    "not run": "not run",
+    # Of a whole report alone, whose checks passed.
+    "warning": "passed, figures outside tolerance",
+}
 # Beside the word, for those who look quickly. None is told by its colour alone.
-MARKS = {"pass": "✓", "fail": "✗", "refused": "○", "not run": "…"}
+MARKS = {"pass": "✓", "fail": "✗", "refused": "○", "not run": "…", "warning": "!"}
 
 
 class Invalid(Exception):
@@ -92,13 +99,32 @@ class Report:
 
     @property
     def status(self) -> str:
-        """Of the whole: pass only where the report itself says so."""
+        """Of the whole: pass only where the report says so; a warning where a figure is outside its tolerance."""
         found = Counter(check["status"] for check in self.data["checks"])
         if found["fail"] or self.problems:
             return "fail"
         if found["not run"] or not found:
             return "not run"
-        return "pass" if self.data["all_passed"] else "fail"
+        if not self.data["all_passed"]:
+            return "fail"
+        return "warning" if self.outside else "pass"
+
+    @property
+    def outside(self) -> list[Mapping[str, Any]]:
+        """The figures that are not within the recipe's tolerance."""
+        return [figure for figure in self.data.get("figures", []) if figure.get("within") is False]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be seen before the figures are read: those outside of their tolerance, and every alarm."""
+        alarms: dict[str, list[str]] = {}
+        for figure in self.data.get("figures", []):
+            for text in figure["alarms"]:
+                alarms.setdefault(text, []).append(figure_name(figure))
+        return [
+            f"{figure_name(figure)}: {value_text(figure)} is not within the recipe's {recipe_text(figure)}"
+            for figure in self.outside
+        ] + [f"Alarm: {text} ({'; '.join(names)})" for text, names in alarms.items()]
 
     @property
     def counts(self) -> str:
@@ -109,6 +135,11 @@ class Report:
         parts += [f"{found[status]} {WORDS[status]}" for status in ("fail", "not run") if found[status]]
         if self.problems:
             parts.append(common.counted(len(self.problems), "problem") + " beside them")
+        if self.outside:
+            parts.append(common.counted(len(self.outside), "figure") + " outside tolerance")
+        alarming = sum(bool(figure["alarms"]) for figure in self.data.get("figures", []))
+        if alarming:
+            parts.append(common.counted(alarming, "figure") + " with an alarm")
         return ", ".join(parts)
 
 
@@ -337,6 +368,8 @@ def _named(checks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[s
 def figure_name(figure: Mapping[str, Any]) -> str:
     """`decode, 1 stream, prompt of 2,048 tokens`."""
     parts = [figure["name"], streams_text(figure["streams"])]
+    if "draft_tokens" in figure:
+        parts.append(f"{common.counted(figure['draft_tokens'], 'token')} drafted")
     if "prompt_tokens" in figure:
         parts.append(f"prompt of {figure['prompt_tokens']:,} tokens")
     if "position" in figure:
@@ -484,6 +517,8 @@ def markdown(report: Report) -> str:
     lines += [_md(f"On {engine or 'an engine'}, asked at {subject['url']}, ended {data['ended']}.").strip(), ""]
     if report.problems:
         lines += ["## What did not hold beside the checks", "", *(f"- {_md(text)}" for text in report.problems), ""]
+    if report.warnings:
+        lines += ["## Figures to look at", "", *(f"- {_md(text)}" for text in report.warnings), ""]
     lines += ["## Checks", ""]
     rows = [
         (f"{name}: {check['asked']}" if check["asked"] else name, _result(check))
@@ -543,6 +578,8 @@ def junit(report: Report) -> str:
             ElementTree.SubElement(case, "system-out").text = visible(f"refused: {check['reason']}")
     for number, text in enumerate(report.problems, 1):
         _failure(_case(suite, report, f"beside the checks ({number})", 0.0), text, {})
+    if report.warnings:
+        ElementTree.SubElement(suite, "system-out").text = visible("\n".join(report.warnings))
     counts = {
         "tests": len(suite.findall("testcase")),
         "failures": len(suite.findall("testcase/failure")),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import unit as unit_file
+from ansible_collections.enplace.inference.plugins.module_utils.verify.bench import Workload
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import CHECKS
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import Recipe, RecipeError
 
@@ -69,6 +70,7 @@ def page(recipe: Recipe, variant_name: str) -> dict[str, Any]:
             {**check, "summary": CHECKS[check["check"]].summary if check["check"] in CHECKS else ""}
             for check in variant["checks"]
         ],
+        "bench": variant.get("bench", []),
         "figures": variant.get("figures", []),
         "do_not": [
             {
@@ -252,6 +254,20 @@ def _write(out: Page, told: Mapping[str, Any]) -> None:
                 ),
             )
             for check in told["checks"]
+        ],
+    )
+    out.table(
+        "What is measured",
+        ("streams", "prompt", "reply", "requests", "passes"),
+        [
+            (
+                str(load.streams),
+                f"{load.prompt_tokens:,} tokens",
+                f"{load.output_tokens:,} tokens",
+                str(load.requests),
+                str(load.passes),
+            )
+            for load in map(Workload.of, told["bench"])
         ],
     )
     out.table(

@@ -153,6 +153,16 @@ def test_a_recipe_is_found_by_name_by_path_and_in_folders(run: Callable[..., Ran
     assert run("show", "Qwen/Qwen3-0.6B").status == 0
 
 
+def test_show_tells_what_is_measured_with_the_defaults_filled_in(run: Callable[..., Ran], tmp_path: Path) -> None:
+    own = recipe_of(
+        tmp_path / "own", lambda text: re.sub(r"bench:\n( +- .*\n)+", "bench: [{prompt_tokens: 777}]\n", text)
+    )
+    told = run("show", f"{own}:cpu").out
+    table = told[told.index("What is measured") :].splitlines()
+    assert [cell.strip() for cell in table[4].strip("|").split("|")] == ["1", "777 tokens", "128 tokens", "4", "3"]
+    assert "What is measured" not in run("show", "Qwen/Qwen3-0.6B").out
+
+
 @pytest.mark.parametrize("command", ["show", "render", "plan", "pin", "lint"])
 @pytest.mark.parametrize(
     ("target", "said"),

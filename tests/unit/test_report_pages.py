@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from enplace import report
+from enplace import charts, report
 from enplace.main import main
 from tests.sim import reports
 
@@ -190,12 +190,62 @@ def test_a_page_has_charts_and_the_recipes_figures_only_where_figures_were_measu
         ({"complete": False}, "fail"),
         ({"all_passed": False}, "fail"),
         ({"checks": []}, "not run"),
+        ({"figures": [reports.figure("decode", "tokens/s", 1.0, alarms=["noise"])]}, "pass"),
+        ({"figures": [reports.figure("decode", "tokens/s", 1.0, within=True)]}, "pass"),
+        ({"figures": [reports.figure("decode", "tokens/s", 1.0, within=False)]}, "warning"),
+        ({"figures": [reports.figure("decode", "tokens/s", 1.0, within=False)], "all_passed": False}, "fail"),
     ],
 )
 def test_a_report_passed_only_where_all_of_it_did(
     tmp_path: Path, good: dict[str, Any], changes: dict[str, Any], status: str
 ) -> None:
     assert report.read(reports.put(tmp_path, {**good, **changes})).status == status
+
+
+def test_a_figure_outside_its_tolerance_and_an_alarm_are_seen_first_and_fail_nothing(
+    tmp_path: Path, good: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = reports.put(tmp_path, {**good, "figures": reports.figures()})
+    assert main(["report", str(tmp_path)]) == 0
+    assert "passed, figures outside tolerance: 6 of 6 checks passed, 1 figure outside" in capsys.readouterr().out
+    outside = "decode, 1 stream, prompt of 2,048 tokens: 55.5 tokens/s is not within the recipe's 75.0, ±5%"
+    alarm = "Alarm: noise: the passes differ by more than the tolerance (decode, 1 stream, prompt of 8,192 tokens)"
+    page = path.with_suffix(".html").read_text(encoding="utf-8")
+    for text in ("passed, figures outside tolerance", outside.replace("'", "&#39;"), alarm):
+        assert text in page[: page.index('id="checks"')]
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert '<span aria-hidden="true">!</span> passed, figures outside tolerance' in index
+    assert "1 figure outside tolerance, 1 figure with an alarm" in index
+    markdown = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert "## Figures to look at" in markdown[: markdown.index("## Checks")]
+    suite = ElementTree.parse(path.with_suffix(".xml")).getroot().find("testsuite")
+    assert suite is not None
+    assert suite.get("failures") == "0"
+    assert outside in (suite.findtext("system-out") or "")
+
+
+def test_figures_as_they_should_be_are_not_among_those_to_look_at(tmp_path: Path, good: dict[str, Any]) -> None:
+    found = report.read(reports.put(tmp_path, {**good, "figures": reports.figures()[:1]}))
+    assert found.warnings == []
+    assert "Figures to look at" not in report.page(found, []) + report.markdown(found)
+    assert "system-out" not in report.junit(found)
+
+
+def test_one_alarm_of_several_figures_is_told_once(tmp_path: Path, good: dict[str, Any]) -> None:
+    figures = [reports.figure(name, "ms", 1.0, alarms=["busy"]) for name in ("ttft", "decode")]
+    found = report.read(reports.put(tmp_path, {**good, "figures": figures}))
+    assert found.warnings == ["Alarm: busy (ttft, 1 stream; decode, 1 stream)"]
+    assert found.counts.endswith(", 2 figures with an alarm")
+
+
+def test_acceptance_by_position_has_a_row_for_each_load() -> None:
+    figures = [
+        reports.figure("acceptance", "ratio", value, position=0, prompt_tokens=length, draft_tokens=1)
+        for value, length in ((0.7, 128), (0.4, 3000))
+    ]
+    (chart,) = charts.charts(figures)
+    assert "1 stream, prompt of 128 tokens: 0: 0.7; 1 stream, prompt of 3,000 tokens: 0: 0.4" in chart.words
+    assert report.figure_name(figures[1]) == "acceptance, 1 stream, 1 token drafted, prompt of 3,000 tokens, position 0"
 
 
 def test_earlier_reports_are_kept_once_each_and_twenty_at_most(tmp_path: Path, good: dict[str, Any]) -> None:

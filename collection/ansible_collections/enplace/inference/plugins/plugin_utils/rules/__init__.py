@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from .. import flags, memory
 from ..lint import Rule
-from . import asked, figures, fixes, forbid, gaudi, hosts, locked, safety, spark, speculation
+from . import asked, bench, figures, fixes, forbid, gaudi, hosts, locked, safety, spark, speculation
 
 RULES: tuple[Rule, ...] = (
     *hosts.RULES,
@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *fixes.RULES,
     *safety.RULES,
     *asked.RULES,
+    *bench.RULES,
     *figures.RULES,
     *forbid.RULES,
     *memory.RULES,
