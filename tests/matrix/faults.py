@@ -24,34 +24,32 @@ MODEL = "enplace/smoke"
 # The checks of the smoke recipe, with less to ask where more proves no more here.
 _PROMPTS = [{"ask": ask, "expect": [answer]} for ask, answer in ANSWERS.items()]
 _PERSON, _CAPITAL = 'How old is "Alice"?', "What is the capital of France? Reply with one word."
-CHECKS: dict[str, dict[str, Any]] = {
-    check["check"]: check
-    for check in (
-        {"check": "identity", "context": 4096},
-        {"check": "known_answers", "prompts": _PROMPTS},
-        {"check": "known_answers_in_flight", "prompts": _PROMPTS, "requests": 8},
-        {"check": "logprobs", "ask": _PERSON, "top": 20},
-        {"check": "usage", "ask": _PERSON},
-        {"check": "tool_call", "calls": 2, "temperature": 0.6},
-        {"check": "tool_call_streamed"},
-        {"check": "tool_result", "rounds": 2},
-        {"check": "prompt_logprobs", "ask": _PERSON},
-        {"check": "json_schema"},
-        {"check": "logit_bias", "ask": _CAPITAL},
-        {"check": "min_p", "ask": _PERSON},
-        {"check": "min_tokens", "ask": _PERSON},
-        {"check": "bad_words", "ask": _CAPITAL},
-        {"check": "seed", "ask": _PERSON},
-        {"check": "prefix_cache", "tokens": [700], "seed": "smoke"},
-        {"check": "needles", "tokens": [1600], "depths": 2, "seed": "smoke"},
-        {"check": "draft", "acceptance_min": 0.7, "acceptance_max": 0.8, "per_position_min": [0.8, 0.5], "requests": 3},
-        {"check": "kv_pool", "tokens": 1500000, "concurrency": 300},
-        {"check": "libraries"},
-        {"check": "log_line", "pattern": "Mamba cache mode is set to 'align'"},
-        {"check": "no_errors"},
-        {"check": "healthy"},
-    )
-}
+_LIST: tuple[dict[str, Any], ...] = (
+    {"check": "identity", "context": 4096},
+    {"check": "known_answers", "prompts": _PROMPTS},
+    {"check": "known_answers_in_flight", "prompts": _PROMPTS, "requests": 4},
+    {"check": "logprobs", "ask": _PERSON, "top": 20},
+    {"check": "usage", "ask": _PERSON},
+    {"check": "tool_call", "calls": 2, "temperature": 0.6},
+    {"check": "tool_call_streamed"},
+    {"check": "tool_result", "rounds": 2},
+    {"check": "prompt_logprobs", "ask": _PERSON},
+    {"check": "json_schema"},
+    {"check": "logit_bias", "ask": _CAPITAL},
+    {"check": "min_p", "ask": _PERSON},
+    {"check": "min_tokens", "ask": _PERSON},
+    {"check": "bad_words", "ask": _CAPITAL},
+    {"check": "seed", "ask": _PERSON},
+    {"check": "prefix_cache", "tokens": [700], "seed": "smoke"},
+    {"check": "needles", "tokens": [1600], "depths": 2, "seed": "smoke"},
+    {"check": "draft", "acceptance_min": 0.7, "acceptance_max": 0.8, "per_position_min": [0.8, 0.5], "requests": 16},
+    {"check": "kv_pool", "tokens": 1500000, "concurrency": 300},
+    {"check": "libraries"},
+    {"check": "log_line", "pattern": "Mamba cache mode is set to 'align'"},
+    {"check": "no_errors"},
+    {"check": "healthy"},
+)
+CHECKS = {str(check["check"]): check for check in _LIST}
 # A prompt of more letters is one of `needles`, of fewer one of `prefix_cache`.
 LONG = 4500
 # What the counters of speculation are to say. The model has no draft: the proxy works them out of the tokens that the
@@ -76,7 +74,10 @@ def without(page: str, name: str) -> str:
 def with_value(page: str, name: str, change: Callable[[float], float]) -> str:
     """A page of /metrics with other values of a series."""
     return re.sub(
-        rf"^({re.escape(name)}(?:{{.*}})?) (\S+)$", lambda found: f"{found[1]} {change(float(found[2]))}", page, flags=re.M
+        rf"^({re.escape(name)}(?:{{.*}})?) (\S+)$",
+        lambda found: f"{found[1]} {change(float(found[2]))}",
+        page,
+        flags=re.M,
     )
 
 
@@ -845,16 +846,16 @@ CASES: tuple[Case, ...] = (
         _ANSWERS,
         ("usage", "tool_result"),
         lambda: Broken(asks=_no_end),
-        "did not end by itself",
+        "answers are right|did not end by itself",
     ),
     Case(
         "text of before",
         "A plain reply has the text of the one before it.",
         "An output buffer that is read one request late.",
-        (*_ANSWERS, "json_schema", "needles"),
-        ("usage", "tool_call"),
+        (*_ANSWERS, "needles"),
+        ("usage", "tool_result"),
         StaleText,
-        "answers are right|is in the next|codes were found",
+        "answers are right|differ from those alone|codes were found",
     ),
     Case(
         "response cache",
@@ -1330,10 +1331,10 @@ CASES: tuple[Case, ...] = (
         "salt ignored",
         "Requests with different salts share the cache.",
         "Blocks that are named by their tokens alone: one customer reads how fast another's prompt was.",
-        ("prefix_cache", "needles"),
+        ("prefix_cache",),
         ("usage", "kv_pool"),
         lambda: dropped("cache_salt"),
-        "another cache_salt|not cold",
+        "another cache_salt",
     ),
     Case(
         "always cached",

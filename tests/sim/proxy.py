@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A proxy before a real server, which passes everything on as it is, or with one fault.
 
-What a check says of a table of answers (tests/sim/liar.py) need not hold for a model: here the server is a real one, and
-one behaviour of it is broken on the way. The faults are in tests/matrix/faults.py.
+What a check says of a table of answers (tests/sim/liar.py) need not hold for a model: here the server is a real one,
+and one behaviour of it is broken on the way. The faults are in tests/matrix/faults.py.
 """
 
 from __future__ import annotations
