@@ -506,10 +506,10 @@ def _no_end(ask: Ask) -> None:
         ask.body["ignore_eos"] = True
 
 
-def _noise_in_a_batch(ask: Ask) -> None:
+def _disorder_in_a_batch(ask: Ask) -> None:
     time.sleep(0.05)  # so that those that come together are together
     if any(other.chat for other in ask.others):
-        ask.body["temperature"] = 2
+        put_text(ask, text_of(ask)[::-1])
 
 
 def _rows_shifted(ask: Ask, reply: Any) -> None:
@@ -634,6 +634,16 @@ def _any_bad_word(ask: Ask) -> None:
 def _one_seed(ask: Ask) -> None:
     if "seed" in ask.body:
         ask.body["seed"] = 1
+
+
+def _one_salt() -> Broken:
+    """One salt for all, which no fault before this one had."""
+    salt = f"{time.monotonic_ns():x}"
+
+    def asks(ask: Ask) -> None:
+        ask.body["cache_salt"] = salt
+
+    return Broken(asks=asks)
 
 
 def _new_salt(ask: Ask) -> None:
@@ -878,12 +888,12 @@ CASES: tuple[Case, ...] = (
         "differ from those alone",
     ),
     Case(
-        "noise in a batch",
-        "A request that is not alone is sampled at temperature 2.",
+        "disorder in a batch",
+        "A request that is not alone is computed from its prompt in disorder.",
         "A kernel that is wrong for batches above one, or padding that leaks into the rows.",
         ("known_answers_in_flight", "logit_bias"),
         ("known_answers", "usage"),
-        lambda: Broken(asks=_noise_in_a_batch),
+        lambda: Broken(asks=_disorder_in_a_batch),
         "differ from those alone|wrong row",
     ),
     Case(
@@ -1204,7 +1214,7 @@ CASES: tuple[Case, ...] = (
         "min_p is ignored.",
         "As logit_bias: ignored in silence by vllm-gaudi.",
         ("min_p",),
-        ("min_tokens", "bad_words"),
+        ("min_tokens", "seed"),
         lambda: dropped("min_p"),
         "that min_p excludes",
     ),
@@ -1295,7 +1305,7 @@ CASES: tuple[Case, ...] = (
         "The seed is ignored.",
         "A sampler with one generator for all rows.",
         ("seed",),
-        ("min_tokens", "bad_words"),
+        ("min_tokens", "min_p"),
         lambda: dropped("seed"),
         "the same seed gave other tokens",
     ),
@@ -1333,7 +1343,7 @@ CASES: tuple[Case, ...] = (
         "Blocks that are named by their tokens alone: one customer reads how fast another's prompt was.",
         ("prefix_cache",),
         ("usage", "kv_pool"),
-        lambda: dropped("cache_salt"),
+        _one_salt,
         "another cache_salt",
     ),
     Case(

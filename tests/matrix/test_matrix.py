@@ -22,7 +22,7 @@ Run = Callable[[Case | None], list[dict[str, Any]]]
 def test_without_a_fault_everything_passes(run: Run, results: Results) -> None:
     found = run(None)
     wrong = "; ".join(f"{check['name']}: {check['reason']}" for check in found if check["status"] != "pass")
-    results.add(Result("", checks=len(found), wrong=wrong))
+    results.add(Result("", passed=[check["name"] for check in found if check["status"] == "pass"], wrong=wrong))
     assert wrong == ""
     assert [check["name"] for check in found] == list(CHECKS)
 
@@ -41,9 +41,8 @@ def test_a_fault_is_found_by_its_checks_and_by_no_other(case: Case, run: Run, re
         if name in failed and not any(said in failed[name] for said in case.says.split("|"))
     ]
     wrong += [f"{name} was not run" for name in not_run if not case.final]
-    results.add(
-        Result(case.name, case.does, case.like, len(found) - len(not_run), list(failed), len(not_run), "; ".join(wrong))
-    )
+    passed = [check["name"] for check in found if check["status"] == "pass"]
+    results.add(Result(case.name, case.does, case.like, list(failed), passed, not_run, "; ".join(wrong)))
     assert wrong == []
 
 
