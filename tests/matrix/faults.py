@@ -1497,7 +1497,7 @@ CASES: tuple[Case, ...] = (
         "The pool holds half as many requests of full context.",
         "Another --kv-cache-dtype, or blocks of recurrent layers that are larger than planned.",
         ("kv_pool",),
-        ("needles", "healthy"),
+        ("needles", "draft"),
         lambda: Broken(pages=lambda page: with_label(page, "kv_cache_max_concurrency", "186.2")),
         "smaller than the recipe counts on",
     ),
