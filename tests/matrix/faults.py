@@ -628,7 +628,7 @@ def _end_ignored(ask: Ask) -> None:
 
 def _any_bad_word(ask: Ask) -> None:
     if ask.body.pop("bad_words", None):
-        ask.body["temperature"] = 2
+        put_text(ask, text_of(ask)[::-1])
 
 
 def _one_seed(ask: Ask) -> None:
@@ -1283,7 +1283,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "any bad word",
-        "Any bad word makes noise of the reply.",
+        "With any bad word the reply is to the prompt in disorder.",
         "A mask at the wrong offset.",
         ("bad_words",),
         ("logit_bias", "min_tokens"),
