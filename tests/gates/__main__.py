@@ -165,7 +165,7 @@ PARTS: dict[str, Callable[[], Result]] = {
 # What runs at the same time, each lane's parts in this order. A lane has test hosts of its own: the demo's hosts, which
 # the faults are done to as the end-to-end tests leave them; molecule's, and those that tests make for themselves; none.
 # Most parts wait for their hosts most of the time.
-LANES = (("e2e", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
+LANES = (("e2e", "matrix", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
 
 
 def perform(name: str) -> Result:
