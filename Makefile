@@ -3,7 +3,7 @@
 
 UV := tests/sim/uv
 PYTHON := $(UV) run --locked python
-PARTS := lint sanity unit browser molecule e2e integration
+PARTS := lint sanity unit browser molecule e2e matrix integration
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test $(PARTS) test-faults bench docs setup clean
@@ -23,6 +23,7 @@ unit: ## the logic
 browser: ## the pages of reports, in chromium
 molecule: ## each role on a test host
 e2e: ## a bare test host to a served model, and all that can go wrong
+matrix: ## each check fails for the faults that concern it: a real engine with one behaviour broken
 test-faults: setup ## what may break while a host changes, done to one with a real engine
 	@$(PYTHON) -m tests.gates faults
 integration: ## the test hosts, the simulated hub, the smoke model's build

@@ -10,7 +10,7 @@ import pytest
 from tests.sim.lab import Lab
 
 from . import table
-from .scene import HOST, PORT, ROOT, SITE, Controller, Scene, ask
+from .scene import ROOT, Scene, serving
 
 _RESULTS = pytest.StashKey[table.Results]()
 
@@ -35,14 +35,9 @@ def results(pytestconfig: pytest.Config) -> table.Results:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """The demo's own host, with a hub that serves more than the demo's."""
     lab = Lab(ROOT)
-    lab.up(HOST)
     folder = tmp_path_factory.mktemp("faults", numbered=False)
     try:
-        if not ask(lab.address(HOST), PORT):
-            # Bare: the end-to-end tests did not come before.
-            lab.hub()
-            done = Controller(SITE, [], folder).end(600)
-            assert done.rc == 0, done.text
+        serving(lab, folder)
         yield Scene(lab, folder)
     finally:
         # Whoever comes next finds the hub of the demo.

@@ -205,6 +205,16 @@ def ask(address: str, port: int, timeout_s: float = 5.0) -> int:
     return int(model["max_model_len"]) if generated > 0 else 0
 
 
+def serving(lab: Lab, folder: Path) -> str:
+    """The address of the demo's own host, which serves; where the end-to-end tests did not come before, from now on."""
+    lab.up(HOST)
+    if not ask(lab.address(HOST), PORT):
+        lab.hub()
+        done = Controller(SITE, [], folder).end(600)
+        assert done.rc == 0, done.text
+    return lab.address(HOST)
+
+
 class Watch:
     """Asks for a completion twice a second, and remembers who answered when."""
 

@@ -157,14 +157,15 @@ PARTS: dict[str, Callable[[], Result]] = {
     "browser": pytest("tests/browser"),
     "molecule": molecule,
     "e2e": pytest("tests/e2e"),
-    # On the demo host as the end-to-end tests leave it.
+    # On the demo host as the end-to-end tests leave it: the first asks its server, the second disturbs it.
+    "matrix": pytest("tests/matrix"),
     "faults": pytest("tests/faults"),
     "integration": pytest("tests/integration"),
 }
 # What runs at the same time, each lane's parts in this order. A lane has test hosts of its own: the demo's hosts, which
 # the faults are done to as the end-to-end tests leave them; molecule's, and those that tests make for themselves; none.
 # Most parts wait for their hosts most of the time.
-LANES = (("e2e", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
+LANES = (("e2e", "matrix", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
 
 
 def perform(name: str) -> Result:
