@@ -244,6 +244,14 @@ def test_a_server_known_by_its_address_is_asked_what_the_recipe_asks() -> None:
     assert (without["model"], without["engine"]["version"]) == ("m", "1.2")
 
 
+def test_the_suite_bench_measures_what_the_recipe_says_beside_its_figures() -> None:
+    found = of_address(verify_suite="bench")
+    variant = planner.find_targets(settings(), [RECIPES])[0].variant
+    assert (found["bench"], found["figures"]) == (variant["bench"], variant.get("figures", []))
+    assert found["bench"]
+    assert (of_address()["bench"], of_address()["figures"]) == ([], [])
+
+
 def test_checks_of_ones_own_need_no_recipe() -> None:
     checks = [{"check": "identity", "version": "0.11.0"}, {"check": "healthy"}]
     found = of_address(recipes=None, verify_checks=checks, verify_model="m")

@@ -175,13 +175,15 @@ failures:
 """
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.enplace.inference.plugins.module_utils.api_key import read_key
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 from ansible_collections.enplace.inference.plugins.module_utils.verify import child
 from ansible_collections.enplace.inference.plugins.module_utils.verify import report as reports
-from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import GATE, SUITES
+from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import BENCH, GATE, SUITES
 
 
 def has_client() -> bool:
@@ -208,6 +210,15 @@ def look(module: AnsibleModule) -> reports.Unit | None:
             msg=f"systemctl cannot tell the state of {name}: {errors.strip() or output.strip()} (return code {rc})"
         )
     return reports.parse_unit(name, output)
+
+
+def measuring(module: AnsibleModule, subject: reports.Subject) -> Any:
+    """What measures the figures. It needs the client, so it is imported where it is asked for."""
+    from ansible_collections.enplace.inference.plugins.module_utils.verify import bench
+
+    key = read_key(subject.api_key_file) if subject.api_key_file else ""
+    target = bench.Target(subject.url, subject.model, key, folder=module.tmpdir)
+    return partial(bench.measure, target, module.params["bench"], module.params["figures"])
 
 
 def main() -> None:
@@ -267,6 +278,7 @@ def main() -> None:
             lambda: look(module),
             reports.keep_unfinished(path) if path else None,
             soak_s=given["soak_hours"] * 3600,
+            measure=measuring(module, subject) if given["suite"] == BENCH else None,
         )
     except Failure as failure:
         module.fail_json(msg=str(failure), **failure.fields(), **result)

@@ -771,9 +771,6 @@ def _release(
         "model": served_name,
         "engine": variant["engine"],
         "checks": checks,
-        # Not part of the release: what is measured of a server does not change it.
-        "bench": variant.get("bench", []),
-        "figures": variant.get("figures", []),
         "report": report,
         "python": python,
         "listen": entry["listen"],
