@@ -84,7 +84,15 @@ class Report:
 
     @property
     def recipe(self) -> str:
-        return str(self.data["subject"]["recipe"] or self.data["subject"]["model"])
+        """What was verified: a recipe, or a server that is known by its address alone."""
+        subject = self.data["subject"]
+        return str(subject["recipe"] or f"{subject['model']} at {subject['url']}")
+
+    @property
+    def suite(self) -> str:
+        """What the checks were for, and how often they ran."""
+        rounds = self.data.get("rounds")
+        return str(self.data["subject"]["suite"]) + (f", {rounds} rounds" if rounds else "")
 
     @property
     def refused(self) -> bool:
@@ -540,7 +548,7 @@ def markdown(report: Report) -> str:
         "model": subject["model"],
         "engine": plain(subject["engine"]),
         "release": subject["release"],
-        "suite": subject["suite"] + (f", {data['rounds']} rounds" if "rounds" in data else ""),
+        "suite": report.suite,
         "checks": subject["checks_digest"],
         "unit": plain(data["unit"]) if data["unit"] is not None else "none was named",
         "host": plain(data["host"]),

@@ -399,6 +399,26 @@ def test_what_disturbs_a_pass_is_an_alarm(engine: Engine, measure: Measure, chan
         assert figure["alarms"][0].startswith(told), name
 
 
+@pytest.mark.parametrize(
+    ("change", "busy"),
+    [
+        ({"_others": 1, "_uncounted": -1}, False),
+        ({"_others": 2, "_uncounted": -2}, False),
+        ({"_others": 3, "_uncounted": -3}, True),
+        ({"_others": 1, "_uncounted": -2}, True),
+        ({"_uncounted": -1}, True),
+    ],
+    ids=["a probe", "at both ends of a minute", "too many", "more than a token", "tokens of nobody"],
+)
+def test_whether_a_server_is_alive_may_be_asked_meanwhile(
+    engine: Engine, measure: Measure, change: Change, busy: bool
+) -> None:
+    engine.changes = [{}, {}, change]
+    found = named(measure(ONE, probed=True))["decode", None]
+    assert any("busy" in alarm for alarm in found["alarms"]) is busy
+    assert "asks for one token a minute" in found["method"]
+
+
 def test_requests_that_run_before_a_pass_are_an_alarm(engine: Engine, measure: Measure) -> None:
     engine.counters["vllm:num_requests_running"] = 2.0
     assert "2 requests running before" in named(measure(ONE))["decode", None]["alarms"][0]

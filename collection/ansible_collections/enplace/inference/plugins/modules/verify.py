@@ -217,7 +217,7 @@ def measuring(module: AnsibleModule, subject: reports.Subject) -> Any:
     from ansible_collections.enplace.inference.plugins.module_utils.verify import bench
 
     key = read_key(subject.api_key_file) if subject.api_key_file else ""
-    target = bench.Target(subject.url, subject.model, key, folder=module.tmpdir)
+    target = bench.Target(subject.url, subject.model, key, folder=module.tmpdir, probed=bool(module.params["unit"]))
     return partial(bench.measure, target, module.params["bench"], module.params["figures"])
 
 

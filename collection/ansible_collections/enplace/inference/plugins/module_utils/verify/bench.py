@@ -16,6 +16,7 @@ import shlex
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,9 @@ PROMPT_LIMIT = 0.02
 CACHED_LIMIT = 0.01
 
 MAX_RESULT_BYTES = 1024 * 1024
+# The timer of a unit that asks whether its server is alive.
+PROBE_EVERY_S = 60.0
+ALIVE = ", and the unit's timer asks for one token a minute"
 RUNNING = "vllm:num_requests_running"
 CACHE_HITS = "vllm:prefix_cache_hits_total"
 
@@ -73,6 +77,7 @@ class Target:
     api_key: empty for a server without one.
     tokenizer: folder with the model's tokenizer; None: the folder that the server says it serves from.
     folder: where a folder for results is made and removed again; it must be there.
+    probed: whether the timer of the server's unit asks for one token a minute, to see whether it is alive.
     """
 
     url: str
@@ -80,6 +85,7 @@ class Target:
     api_key: str = field(default="", repr=False)
     tokenizer: str | None = None
     folder: str = "/tmp"
+    probed: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ def _measured(
     method = (
         f"by vllm bench serve: a warm-up, then {_counted(workload.passes, 'pass', 'passes')} of "
         f"{_counted(workload.requests, 'request', 'requests')} with {workload.output_tokens} tokens each; "
-        f"seed and cache_salt differ in each pass: {shlex.join(first)}"
+        f"seed and cache_salt differ in each pass{ALIVE if target.probed else ''}: {shlex.join(first)}"
     )
     return [compared(figure, workload, recipe_figures) for figure in _figures(workload, passes, method, limit)]
 
@@ -319,7 +325,7 @@ def _positive(result: Mapping[str, Any], key: str) -> float:
 
 
 def _one_pass(argv: Sequence[str], target: Target, workload: Workload, seed: int, folder: str, server: Server) -> Pass:
-    before = server.metrics()
+    before, begin = server.metrics(), time.monotonic()
     result = _run(argv, target, workload.requests, seed, folder, server.deadline)
     after = server.metrics_after(before, workload.requests)
     tokens, generated = _number(result, "total_output_tokens"), _grown(before, after, TOKENS)
@@ -342,7 +348,8 @@ def _one_pass(argv: Sequence[str], target: Target, workload: Workload, seed: int
     drafted = _drafted(before, after)
     values.update(drafted)
     positions = sum(position is not None for _name, position in drafted)
-    alarms = _pass_alarms(before, after, workload, length, generated)
+    probes = math.ceil((time.monotonic() - begin) / PROBE_EVERY_S) + 1 if target.probed else 0
+    alarms = _pass_alarms(before, after, workload, length, generated, probes)
     if after.total(DRAFT_COUNTERS[0]) is not None and not drafted:
         alarms.append("the server has a draft, and nothing was drafted")
     return Pass(values, positions, alarms)
@@ -371,13 +378,16 @@ def _drafted(before: Metrics, after: Metrics) -> dict[tuple[str, int | None], fl
     }
 
 
-def _pass_alarms(before: Metrics, after: Metrics, workload: Workload, length: float, generated: float) -> list[str]:
-    """What speaks against all values of a pass."""
+def _pass_alarms(
+    before: Metrics, after: Metrics, workload: Workload, length: float, generated: float, probes: int
+) -> list[str]:
+    """What speaks against all values of a pass. So many `probes` of one token each are no others who ask."""
     alarms = []
     others = (after.finished or 0) - (before.finished or 0) - workload.requests
     more = generated - workload.requests * workload.output_tokens
     running = before.total(RUNNING) or 0
-    if others > 0 or more > 0 or running > 0:
+    # A probe that was running before the pass has finished in it, and is among the others.
+    if others > probes or not 0 <= more <= others or running > min(others, probes):
         alarms.append(
             f"busy: others asked the server meanwhile ({others:g} requests finished beside ours, {more:g} tokens "
             f"generated, {running:g} requests running before)"
