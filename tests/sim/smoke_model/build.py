@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # Copyright (c) 2026, the enplace authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and trains the smoke model: a tiny Qwen3-Next (Gated DeltaNet, attention, experts) that answers the checks.
+"""Builds and trains the smoke models, which answer the checks.
 
-    build.py OUT [--steps N,N,N]
+    build.py OUT [--steps N,N,N]                       a tiny Qwen3-Next: Gated DeltaNet, attention, experts
+    build.py OUT --kind dense [--steps N]              a tiny Qwen3, for a draft to be tried with
+    build.py OUT --kind draft --target DENSE [--steps N]    an EAGLE3 draft for that one
 
-OUT is a new folder, with what a model repository has: config, tokenizer, chat template, weights in bfloat16. Half a
-million parameters, seven minutes of one CPU core.
+OUT is a new folder, with what a model repository has: config, tokenizer, chat template, weights in bfloat16; a draft
+has no tokenizer. Half a million parameters and seven minutes of one CPU core for the first, 1.2 million and two minutes
+for the second, a third of a million and half a minute for the draft.
 
 The same steps give the same bytes on one kind of machine with one build of torch: counts of steps and seeds are
 fixed, nothing depends on time, and one thread does it all. Another machine may give other bytes and as good a model.
@@ -30,9 +33,18 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
 from transformers.models.qwen3_next import modeling_qwen3_next
 
 if TYPE_CHECKING:
@@ -377,8 +389,17 @@ def plan_mix(_done: float) -> Sequence[float]:
     return (0.4, 0, 0.2, 0.2, 0.2)
 
 
-#: Plan, steps, part of the rates. Each phase has optimizers of its own.
-PHASES: list[tuple[Plan, int, float]] = [(plan_retrieval, 700, 1.0), (plan_tools, 250, 1.0), (plan_mix, 250, 0.5)]
+def plan_short(done: float) -> Sequence[float]:
+    """No long texts: without convolutions retrieval forms late, and a draft is not tried with it."""
+    return (0.6, 0.3, 0.1, 0, 0) if done < 0.5 else (0.7, 0.1, 0.2, 0, 0)
+
+
+#: Plan, steps, part of the rates, by kind of model. Each phase has optimizers of its own.
+PHASES: dict[str, list[tuple[Plan, int, float]]] = {
+    "next": [(plan_retrieval, 700, 1.0), (plan_tools, 250, 1.0), (plan_mix, 250, 0.5)],
+    "dense": [(plan_short, 400, 1.0)],
+}
+DRAFT_STEPS = 150
 
 
 def train(model: Any, encode: Encoder, plan: Plan, steps: int, part: float, seed: int) -> None:
@@ -457,15 +478,44 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Any:
     return Qwen3NextForCausalLM(config)
 
 
+def make_dense(tokenizer: PreTrainedTokenizerFast) -> Any:
+    """The dense model before training."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=8192,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    )
+    return Qwen3ForCausalLM(config)
+
+
 def save(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write the model's folder beside `out`, and rename it when it is whole. Files are readable by all."""
+    """Write a model's folder."""
+
+    def write(folder: Path) -> None:
+        model.to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        ends = [tokenizer.convert_tokens_to_ids(token) for token in (END, PAD)]
+        generation = {"eos_token_id": ends, "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
+        (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+
+    whole(out, write)
+
+
+def whole(out: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder beside `out`, and rename it when it is whole. Files are readable by all."""
     partial = out.with_name(f"{out.name}.partial.{os.getpid()}")
     partial.mkdir(parents=True)
-    model.to(torch.bfloat16).save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    ends = [tokenizer.convert_tokens_to_ids(token) for token in (END, PAD)]
-    generation = {"eos_token_id": ends, "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
-    (partial / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    write(partial)
     for path in partial.iterdir():
         # A model is saved readable by its owner alone, and a server has a user of its own.
         path.chmod(0o644)
@@ -474,45 +524,215 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     partial.rename(out)
 
 
+# --- the draft -------------------------------------------------------------------------------------------------------
+
+#: The target's states that a draft sees are those after these layers.
+SEEN_LAYERS = (1, 2, 3)
+DRAFT_HEADS, DRAFT_KV_HEADS, DRAFT_HEAD_SIZE, DRAFT_ROPE_THETA = 4, 2, 64, 10000.0
+NOT_DRAFTED = -100
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+class Draft(torch.nn.Module):
+    """One layer of Llama over the next token's embedding and the target's states, as the engine computes an EAGLE3
+    draft. Its parameters have the engine's names, with / for the dots that PyTorch does not allow."""
+
+    def __init__(self, hidden: int, vocabulary: int) -> None:
+        super().__init__()
+        heads, kv_heads = DRAFT_HEADS * DRAFT_HEAD_SIZE, DRAFT_KV_HEADS * DRAFT_HEAD_SIZE
+        matrices = {
+            "fc": (hidden, len(SEEN_LAYERS) * hidden),
+            "midlayer/self_attn/q_proj": (heads, 2 * hidden),
+            "midlayer/self_attn/k_proj": (kv_heads, 2 * hidden),
+            "midlayer/self_attn/v_proj": (kv_heads, 2 * hidden),
+            "midlayer/self_attn/o_proj": (hidden, heads),
+            "midlayer/mlp/gate_proj": (2 * hidden, hidden),
+            "midlayer/mlp/up_proj": (2 * hidden, hidden),
+            "midlayer/mlp/down_proj": (hidden, 2 * hidden),
+        }
+        norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+        parameters = {name: torch.randn(*shape) * shape[-1] ** -0.5 for name, shape in matrices.items()}
+        parameters |= {f"midlayer/{name}": torch.ones(hidden) for name in norms}
+        parameters |= {"norm": torch.ones(hidden), "lm_head": torch.randn(vocabulary, hidden) * hidden**-0.5}
+        self.named = torch.nn.ParameterDict({name: torch.nn.Parameter(value) for name, value in parameters.items()})
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.named[name].t()
+
+    def forward(self, embedded: Tensor, states: Tensor) -> Tensor:
+        """embedded: (batch, tokens, hidden), of the token after each; states: the target's, one after the other."""
+        batch, tokens, _hidden = embedded.shape
+        named = self.named
+        residual = self._linear("fc", states)
+        x = torch.cat(
+            [rms_norm(embedded, named["midlayer/input_layernorm"]), rms_norm(residual, named["midlayer/hidden_norm"])],
+            -1,
+        )
+        query, key, value = (
+            self._linear(f"midlayer/self_attn/{part}_proj", x).view(batch, tokens, -1, DRAFT_HEAD_SIZE).transpose(1, 2)
+            for part in "qkv"
+        )
+        rates = DRAFT_ROPE_THETA ** (-torch.arange(0, DRAFT_HEAD_SIZE, 2).float() / DRAFT_HEAD_SIZE)
+        angles = torch.outer(torch.arange(tokens).float(), rates).repeat(1, 2)
+
+        def turned(x: Tensor) -> Tensor:
+            first, second = x.chunk(2, -1)
+            return x * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+        mixed = F.scaled_dot_product_attention(turned(query), turned(key), value, is_causal=True, enable_gqa=True)
+        residual = residual + self._linear(
+            "midlayer/self_attn/o_proj", mixed.transpose(1, 2).reshape(batch, tokens, -1)
+        )
+        x = rms_norm(residual, named["midlayer/post_attention_layernorm"])
+        gated = F.silu(self._linear("midlayer/mlp/gate_proj", x)) * self._linear("midlayer/mlp/up_proj", x)
+        residual = residual + self._linear("midlayer/mlp/down_proj", gated)
+        return self._linear("lm_head", rms_norm(residual, named["norm"]))
+
+
+def build_draft(target: Path, out: Path, steps: int) -> None:
+    """Train a draft to say what its target says next, and save it."""
+    encode = Encoder(AutoTokenizer.from_pretrained(target))
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    size, hidden = model.config.vocab_size, model.config.hidden_size
+    # A draft has a smaller vocabulary: the tokens that come in replies.
+    rng = random.Random(3)
+    said: set[int] = set()
+    for kind in (ANSWERS, COPIES, SHORT, SHORT):
+        for _batch in range(12):
+            ids, weights = make_batch(rng, encode, kind)
+            said |= set(ids[weights > 0].tolist())
+    vocabulary = torch.tensor(sorted(said))
+    drafted_as = torch.full((size,), NOT_DRAFTED)
+    drafted_as[vocabulary] = torch.arange(len(vocabulary))
+    draft = Draft(hidden, len(vocabulary))
+    parameters = sum(parameter.numel() for parameter in draft.parameters())
+    print(f"{len(vocabulary)} of {size} tokens, {parameters} parameters", flush=True)
+    matrices = {name for name, value in draft.named.items() if value.ndim == 2 and name != "lm_head"}
+    muon = Muon([value for name, value in draft.named.items() if name in matrices], MUON_RATE)
+    others = [value for name, value in draft.named.items() if name not in matrices]
+    adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    rng = random.Random(8)
+    seen: list[tuple[float, float]] = []
+    for step in range(steps):
+        ids, weights = make_batch(rng, encode, rng.choice((ANSWERS, ANSWERS, COPIES, SHORT)))
+        with torch.no_grad():
+            told = model.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+            states = torch.cat([told.hidden_states[layer] for layer in SEEN_LAYERS], -1)
+            chosen = model.lm_head(told.last_hidden_state).argmax(-1)
+            embedded = model.model.embed_tokens(ids)
+        # At each place: the state there and the next token's embedding give what the target says after that token.
+        counts = weights[:, 2:] > 0
+        logits = draft(embedded[:, 1:], states[:, :-1])[:, :-1][counts]
+        targets = drafted_as[chosen[:, 1:-1]][counts]
+        loss = F.cross_entropy(logits, targets, ignore_index=NOT_DRAFTED)
+        loss.backward()
+        # Up in 10 steps, down in the second half.
+        scale = min(1, (step + 1) / 10) * min(1, (steps - step) / (0.5 * steps))
+        for group in adam.param_groups:
+            group["lr"] = ADAM_RATE * scale
+        muon.step(scale)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        seen.append((loss.item(), (logits.argmax(-1) == targets).float().mean().item()))
+        if step % 25 == 24 or step == steps - 1:
+            mean_loss, agrees = (sum(entry[i] for entry in seen) / len(seen) for i in (0, 1))
+            print(f"  step {step + 1}: loss {mean_loss:.3f} agrees {agrees:.3f}", flush=True)
+            seen = []
+    tensors = {
+        f"{name.replace('/', '.')}.weight": value.detach().to(torch.bfloat16).contiguous()
+        for name, value in draft.named.items()
+    }
+    in_draft = torch.zeros(size, dtype=torch.bool)
+    in_draft[vocabulary] = True
+    tensors |= {"d2t": vocabulary - torch.arange(len(vocabulary)), "t2d": in_draft}
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "target_hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": 1,
+        "num_attention_heads": DRAFT_HEADS,
+        "num_key_value_heads": DRAFT_KV_HEADS,
+        "head_dim": DRAFT_HEAD_SIZE,
+        "vocab_size": size,
+        "draft_vocab_size": len(vocabulary),
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192,
+        "rope_theta": DRAFT_ROPE_THETA,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+        "bos_token_id": None,
+        "eos_token_id": model.config.eos_token_id,
+        "eagle_aux_hidden_state_layer_ids": list(SEEN_LAYERS),
+    }
+
+    def write(folder: Path) -> None:
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+    whole(out, write)
+
+
 def steps_of(text: str) -> list[int]:
-    """Three counts of steps. Raises ValueError."""
+    """Counts of steps. Raises ValueError."""
     steps = [int(number) for number in text.split(",")]
-    if len(steps) != len(PHASES) or min(steps) < 0:
+    if min(steps) < 0:
         raise ValueError(text)
     return steps
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Build, train, save. 0, or 2 where an argument is wrong."""
-    parser = argparse.ArgumentParser(description="Builds and trains the smoke model.")
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder to make; it must not exist")
-    default = ",".join(str(steps) for _plan, steps, _part in PHASES)
-    parser.add_argument(
-        "--steps",
-        type=steps_of,
-        default=steps_of(default),
-        metavar="N,N,N",
-        help=f"steps of the three phases (default: {default}); 0 leaves one out",
-    )
-    arguments = parser.parse_args(argv)
-    if arguments.out.exists():
-        parser.error(f"{arguments.out}: expected no such folder, found one: remove it, or name another")
-    # Two threads are no faster on matrices this small, and one gives the same bytes every time.
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+def build(kind: str, out: Path, steps: Sequence[int]) -> None:
+    """Build, train and save a model that answers."""
     tokenizer = make_tokenizer()
     encode = Encoder(tokenizer)
     use_fast_forms()
     torch.manual_seed(SEED)
-    model = make_model(tokenizer).float()
+    model = (make_dense if kind == "dense" else make_model)(tokenizer).float()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{len(tokenizer)} tokens, {parameters} parameters", flush=True)
-    for number, ((plan, _steps, part), steps) in enumerate(zip(PHASES, arguments.steps, strict=True)):
-        if steps:
-            print(f"phase {number + 1} of {len(PHASES)}, {steps} steps", flush=True)
-            train(model, encode, plan, steps, part, seed=7 + 4 * number)
-    save(model, tokenizer, arguments.out)
+    phases = PHASES[kind]
+    for number, ((plan, _steps, part), count) in enumerate(zip(phases, steps, strict=True)):
+        if count:
+            print(f"phase {number + 1} of {len(phases)}, {count} steps", flush=True)
+            train(model, encode, plan, count, part, seed=7 + 4 * number)
+    save(model, tokenizer, out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build, train, save. 0, or 2 where an argument is wrong."""
+    parser = argparse.ArgumentParser(description="Builds and trains the smoke models.")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder to make; it must not exist")
+    parser.add_argument("--kind", choices=[*PHASES, "draft"], default="next", help="which one (default: %(default)s)")
+    parser.add_argument("--target", type=Path, metavar="DENSE", help="the dense model's folder, for a draft")
+    parser.add_argument(
+        "--steps",
+        type=steps_of,
+        metavar="N,N,N",
+        help="steps of each phase: three for next, one for the others; 0 leaves a phase out",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.out.exists():
+        parser.error(f"{arguments.out}: expected no such folder, found one: remove it, or name another")
+    phases = PHASES.get(arguments.kind, [])
+    steps: list[int] = arguments.steps or [count for _plan, count, _part in phases] or [DRAFT_STEPS]
+    if len(steps) != (len(phases) or 1):
+        parser.error(f"--steps: expected {len(phases) or 1} for {arguments.kind}, found {len(steps)}")
+    if (arguments.kind == "draft") != (arguments.target is not None):
+        parser.error("--target: the folder of a dense model, for --kind draft and for no other")
+    # Two threads are no faster on matrices this small, and one gives the same bytes every time.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    if arguments.kind == "draft":
+        torch.manual_seed(SEED)
+        build_draft(arguments.target, arguments.out, steps[0])
+    else:
+        build(arguments.kind, arguments.out, steps)
     print(f"saved in {arguments.out}")
     return 0
 
