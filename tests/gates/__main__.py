@@ -137,7 +137,7 @@ def molecule() -> Result:
             result.passed += 1
         else:
             result.failed.append(name)
-    # Some of what follows in this lane needs torch, and is skipped on a machine of its own.
+    # What follows in this lane asks its engine, or needs torch.
     os.environ.setdefault("ENPLACE_ENGINE_HOST", MOLECULE_HOST)
     return result
 
@@ -165,7 +165,7 @@ PARTS: dict[str, Callable[[], Result]] = {
 # What runs at the same time, each lane's parts in this order. A lane has test hosts of its own: the demo's hosts, which
 # the faults are done to as the end-to-end tests leave them; molecule's, and those that tests make for themselves; none.
 # Most parts wait for their hosts most of the time.
-LANES = (("e2e", "matrix", "faults"), ("molecule", "integration"), ("lint", "sanity", "unit", "browser"))
+LANES = (("e2e", "faults"), ("molecule", "matrix", "integration"), ("lint", "sanity", "unit", "browser"))
 
 
 def perform(name: str) -> Result:

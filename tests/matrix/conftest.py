@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import subprocess
+import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +35,39 @@ def results(pytestconfig: pytest.Config) -> table.Results:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a real engine with the smoke model: ENPLACE_MATRIX_URL, or the demo's host."""
-    url = os.environ.get("ENPLACE_MATRIX_URL")
-    if url is None:
-        return f"http://{serving(Lab(ROOT), tmp_path_factory.mktemp('matrix', numbered=False))}:{PORT}"
-    address = urllib.parse.urlsplit(url)
-    assert ask(address.hostname or "", address.port or 80), (
-        f"ENPLACE_MATRIX_URL: expected a server at {url}, found none"
-    )
-    return url
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real engine with the smoke model.
+
+    That is ENPLACE_MATRIX_URL, or what serves on the test host ENPLACE_ENGINE_HOST, or on the demo's host.
+    """
+    url, host = os.environ.get("ENPLACE_MATRIX_URL"), os.environ.get("ENPLACE_ENGINE_HOST")
+    if url is None and host is None:
+        yield f"http://{serving(Lab(ROOT), tmp_path_factory.mktemp('matrix', numbered=False))}:{PORT}"
+        return
+    with contextlib.ExitStack() as stack:
+        url = url or stack.enter_context(loopback_of(host or ""))
+        address = urllib.parse.urlsplit(url)
+        assert ask(address.hostname or "", address.port or 80), f"expected a server at {url}, found none"
+        yield url
+
+
+@contextlib.contextmanager
+def loopback_of(host: str) -> Iterator[str]:
+    """The address here of a server that a test host serves to itself alone."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = Lab(ROOT).ssh_command(host, [])
+    forward = ["-N", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{port}:127.0.0.1:{PORT}"]
+    tunnel = subprocess.Popen([command[0], *forward, *command[1:]])
+    try:
+        end = time.monotonic() + 30
+        while not ask("127.0.0.1", port) and tunnel.poll() is None and time.monotonic() < end:
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        tunnel.terminate()
+        tunnel.wait()
 
 
 @pytest.fixture

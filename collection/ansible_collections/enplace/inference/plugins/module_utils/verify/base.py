@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -21,6 +22,8 @@ from ansible_collections.enplace.inference.plugins.module_utils.verify.server im
 
 # Facts about the KV cache, in its labels.
 CACHE_CONFIG = "vllm:cache_config_info"
+# How often the timer of a unit asks its server for one token, to see whether it is alive.
+PROBE_EVERY_S = 60.0
 # A refused request, and the plain ones around it.
 REFUSED_TOKENS = 4
 REFUSED_DEMANDS = (
@@ -130,6 +133,11 @@ class Row:
     @property
     def usage(self) -> Any:
         return self.whole_usage.get("completion_tokens") if isinstance(self.whole_usage, dict) else None
+
+
+def probes(seconds: float) -> int:
+    """How many questions of a unit's timer may have fallen into so many seconds."""
+    return math.ceil(seconds / PROBE_EVERY_S) + 1
 
 
 def salt() -> str:

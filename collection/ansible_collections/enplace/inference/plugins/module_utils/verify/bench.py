@@ -23,7 +23,7 @@ from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import command
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
-from ansible_collections.enplace.inference.plugins.module_utils.verify.base import salt
+from ansible_collections.enplace.inference.plugins.module_utils.verify.base import probes, salt
 from ansible_collections.enplace.inference.plugins.module_utils.verify.engine import ACCEPTED_AT, DRAFT_COUNTERS
 from ansible_collections.enplace.inference.plugins.module_utils.verify.server import (
     TOKENS,
@@ -50,8 +50,6 @@ PROMPT_LIMIT = 0.02
 CACHED_LIMIT = 0.01
 
 MAX_RESULT_BYTES = 1024 * 1024
-# The timer of a unit that asks whether its server is alive.
-PROBE_EVERY_S = 60.0
 ALIVE = ", and the unit's timer asks for one token a minute"
 RUNNING = "vllm:num_requests_running"
 CACHE_HITS = "vllm:prefix_cache_hits_total"
@@ -348,8 +346,8 @@ def _one_pass(argv: Sequence[str], target: Target, workload: Workload, seed: int
     drafted = _drafted(before, after)
     values.update(drafted)
     positions = sum(position is not None for _name, position in drafted)
-    probes = math.ceil((time.monotonic() - begin) / PROBE_EVERY_S) + 1 if target.probed else 0
-    alarms = _pass_alarms(before, after, workload, length, generated, probes)
+    expected = probes(time.monotonic() - begin) if target.probed else 0
+    alarms = _pass_alarms(before, after, workload, length, generated, expected)
     if after.total(DRAFT_COUNTERS[0]) is not None and not drafted:
         alarms.append("the server has a draft, and nothing was drafted")
     return Pass(values, positions, alarms)
@@ -379,15 +377,15 @@ def _drafted(before: Metrics, after: Metrics) -> dict[tuple[str, int | None], fl
 
 
 def _pass_alarms(
-    before: Metrics, after: Metrics, workload: Workload, length: float, generated: float, probes: int
+    before: Metrics, after: Metrics, workload: Workload, length: float, generated: float, expected: int
 ) -> list[str]:
-    """What speaks against all values of a pass. So many `probes` of one token each are no others who ask."""
+    """What speaks against all values of a pass. So many `expected` requests of one token are no others who ask."""
     alarms = []
     others = (after.finished or 0) - (before.finished or 0) - workload.requests
     more = generated - workload.requests * workload.output_tokens
     running = before.total(RUNNING) or 0
     # A probe that was running before the pass has finished in it, and is among the others.
-    if others > probes or not 0 <= more <= others or running > min(others, probes):
+    if others > expected or not 0 <= more <= others or running > min(others, expected):
         alarms.append(
             f"busy: others asked the server meanwhile ({others:g} requests finished beside ours, {more:g} tokens "
             f"generated, {running:g} requests running before)"
