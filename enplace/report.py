@@ -479,7 +479,55 @@ def index(folder: Path, listed: Sequence[Report | Path]) -> str:
             address = report.path.with_suffix(".html").relative_to(folder).as_posix()
             hosts.setdefault(report.host, []).append((address, report))
     broken = [each.relative_to(folder).as_posix() for each in listed if isinstance(each, Path)]
-    return _templates().get_template("index.html.j2").render(hosts=hosts, broken=broken)
+    drafts = {host: speedups([report for _address, report in found]) for host, found in hosts.items()}
+    return _templates().get_template("index.html.j2").render(hosts=hosts, broken=broken, drafts=drafts)
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """What a draft gains in one load: `ratio` of the decode rates with and without it, on one host.
+
+    beside: the report without a draft.
+    """
+
+    report: Report
+    beside: Report
+    load: str
+    ratio: float
+    alarms: list[str]
+
+
+def speedups(reports: Sequence[Report]) -> list[Speedup]:
+    """What drafts gain, of reports of one host: decode with a draft over decode without one.
+
+    Compared are the same loads of the same weights and engine. Across hosts a ratio would say nothing.
+    """
+    found = []
+    for report in reports:
+        for figure in report.data.get("figures", []):
+            if figure["name"] != "decode" or "draft_tokens" not in figure:
+                continue
+            for other in reports:
+                base = next((each for each in other.data.get("figures", []) if _is_base(each, figure)), None)
+                if base is not None and _served(other) == _served(report):
+                    alarms = [f"with the draft: {text}" for text in figure["alarms"]]
+                    alarms += [f"without a draft: {text}" for text in base["alarms"]]
+                    found.append(
+                        Speedup(report, other, figure_name(figure), round(figure["value"] / base["value"], 2), alarms)
+                    )
+    return found
+
+
+def _is_base(each: Mapping[str, Any], figure: Mapping[str, Any]) -> bool:
+    """Whether a figure is the same load without a draft."""
+    same = all(each.get(key) == figure.get(key) for key in ("name", "unit", "streams", "prompt_tokens"))
+    return same and "draft_tokens" not in each and each["value"] > 0
+
+
+def _served(report: Report) -> tuple[str, str]:
+    """Which model's weights are served, by which engine."""
+    subject = report.data["subject"]
+    return str(subject["model"]), plain(subject["engine"])
 
 
 # Markdown ------------------------------------------------------------------------------------------------------------

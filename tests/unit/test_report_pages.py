@@ -280,3 +280,51 @@ def test_two_checks_of_one_name_are_two_cases(tmp_path: Path, good: dict[str, An
     found = report.read(reports.put(tmp_path, {**good, "checks": [good["checks"][0]] * 2}))
     cases = [case.get("name") for case in ElementTree.fromstring(report.junit(found)).iter("testcase")]
     assert cases == ["identity", "identity (2)"]
+
+
+# What drafts gain -----------------------------------------------------------------------------------------------------
+
+
+def benched(
+    folder: Path, name: str, *figures: dict[str, Any], model: str = "enplace/smoke", host: str = "demo1"
+) -> None:
+    """A report of a host with these figures, made up."""
+    made = reports.made()
+    made["subject"] |= {"model": model, "suite": "bench"}
+    reports.put(folder, {**made, "figures": list(figures)}, host, name)
+
+
+def decode(value: float, **more: Any) -> dict[str, Any]:
+    return reports.figure("decode", "tokens/s", value, **{"prompt_tokens": 128, **more})
+
+
+def gains(folder: Path) -> list[tuple[str, str, float]]:
+    """(report with the draft, load, ratio) of all hosts, each compared within its own."""
+    read = [report.read(path) for path in report.reports_in(folder)]
+    hosts = {each.host for each in read}
+    found = [gain for host in sorted(hosts) for gain in report.speedups([each for each in read if each.host == host])]
+    return sorted((gain.report.name, gain.load, gain.ratio) for gain in found)
+
+
+def test_a_draft_is_compared_with_the_same_load_without_one(tmp_path: Path) -> None:
+    benched(tmp_path, "k0.bench", decode(50.0), decode(20.0, streams=8, alarms=["noise"]))
+    benched(tmp_path, "k3.bench", decode(100.0, draft_tokens=3), decode(7.0, draft_tokens=3, prompt_tokens=256))
+    benched(tmp_path, "k1.bench", decode(60.0, draft_tokens=1), decode(10.0, draft_tokens=1, streams=8))
+    assert gains(tmp_path) == [
+        ("k1.bench", "decode, 1 stream, 1 token drafted, prompt of 128 tokens", 1.2),
+        ("k1.bench", "decode, 8 streams, 1 token drafted, prompt of 128 tokens", 0.5),
+        ("k3.bench", "decode, 1 stream, 3 tokens drafted, prompt of 128 tokens", 2.0),
+    ]
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "What drafts gain on this host" in page
+    assert "Alarm: without a draft: noise" in page
+
+
+@pytest.mark.parametrize("other", [{"host": "demo2"}, {"model": "enplace/another"}])
+def test_nothing_is_compared_across_hosts_and_models(tmp_path: Path, other: dict[str, str]) -> None:
+    benched(tmp_path, "k0.bench", decode(50.0), **other)
+    benched(tmp_path, "k3.bench", decode(100.0, draft_tokens=3))
+    assert gains(tmp_path) == []
+    assert main(["report", str(tmp_path)]) == 0
+    assert "What drafts gain" not in (tmp_path / "index.html").read_text(encoding="utf-8")

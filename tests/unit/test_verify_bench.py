@@ -557,35 +557,3 @@ def test_a_measured_figure_has_the_recipes_beside_it(engine: Engine, measure: Me
     figures = [known("decode_rate", rate * factor, tolerance={"percent": 5}) for factor in (1.04, 2)]
     for figure, within in zip(figures, (True, False), strict=True):
         assert named(measure(ONE, known=[figure]))["decode", None]["within"] is within
-
-
-# Several drafts -------------------------------------------------------------------------------------------------------
-
-
-def decode(value: float, **more: Any) -> dict[str, Any]:
-    figure = {"name": "decode", "unit": "tokens/s", "streams": 1, "prompt_tokens": 128, "value": value}
-    return {**figure, "values": [value], "method": "made up", "alarms": [], **more}
-
-
-def test_a_speedup_is_a_ratio_to_the_same_load_without_a_draft() -> None:
-    found = bench.speedups(
-        {
-            0: [decode(50.0), decode(20.0, streams=8, alarms=["noise"]), decode(9.0, name="ttft")],
-            3: [decode(100.0, values=[90.0, 100.0, 110.0]), decode(7.0, prompt_tokens=256)],
-            1: [decode(60.0), decode(10.0, streams=8)],
-        }
-    )
-    for figure in found:
-        jsonschema.validate(figure, FIGURE)
-    assert [(each["draft_tokens"], each["streams"], each["value"]) for each in found] == [
-        (1, 1, 1.2),
-        (1, 8, 0.5),
-        (3, 1, 2.0),
-    ]
-    assert found[2]["values"] == [1.8, 2.0, 2.2]
-    assert found[1]["alarms"] == ["without a draft: noise"]
-
-
-def test_without_a_baseline_there_is_no_speedup() -> None:
-    assert bench.speedups({1: [decode(60.0)], 3: [decode(100.0)]}) == []
-    assert bench.speedups({}) == []

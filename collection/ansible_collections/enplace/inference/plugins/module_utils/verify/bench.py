@@ -145,38 +145,6 @@ def measure(
     return figures
 
 
-def speedups(sets: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """What drafting so many tokens gains: decode(k) / decode(0), of figures by their num_speculative_tokens.
-
-    All of them must be of one host, one after the other in one report: across hosts a ratio says nothing.
-    """
-    alone = {_place(figure): figure for figure in sets.get(0, []) if figure["name"] == "decode"}
-    found = []
-    for drafted in sorted(set(sets) - {0}):
-        for figure in sets[drafted]:
-            base = alone.get(_place(figure)) if figure["name"] == "decode" else None
-            if base is None:
-                continue
-            found.append(
-                {
-                    **{key: figure[key] for key in ("streams", "prompt_tokens") if key in figure},
-                    "name": "speedup",
-                    "unit": "ratio",
-                    "draft_tokens": drafted,
-                    "value": round(figure["value"] / base["value"], 4),
-                    "values": [round(value / base["value"], 4) for value in figure["values"]],
-                    "method": f"decode with {drafted} draft tokens over decode without a draft, on the same host",
-                    "alarms": [f"with the draft: {text}" for text in figure["alarms"]]
-                    + [f"without a draft: {text}" for text in base["alarms"]],
-                }
-            )
-    return found
-
-
-def _place(figure: Mapping[str, Any]) -> tuple[int, int | None]:
-    return figure["streams"], figure.get("prompt_tokens")
-
-
 # One workload --------------------------------------------------------------------------------------------------------
 
 
