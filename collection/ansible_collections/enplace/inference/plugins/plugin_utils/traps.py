@@ -34,6 +34,9 @@ GAUDI2 = ("1020", "1030")
 
 FORMAT = 1
 
+#: What to do about what is not known.
+FIND_OUT = "make it readable, or look yourself; the facts' `sources` say why it could not be told"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -213,7 +216,7 @@ Judge = Callable[[Facts], Verdict]
 
 @dataclass(frozen=True)
 class Trap:
-    """One trap. source: where it is known from, an address or a document's title; several are parted by a blank line."""
+    """One trap. source: where it is known from, addresses or a document's title."""
 
     id: str
     platform: str
@@ -276,7 +279,8 @@ def _one(trap: Trap, facts: Facts) -> Finding:
     verdict = _verdict(trap, facts)
     done = verdict.status in (OK, NOT_APPLICABLE)
     if not verdict.todo and not done:
-        verdict = replace(verdict, todo=trap.todo)
+        # What repairs a fault is no advice where nobody knows whether there is one.
+        verdict = replace(verdict, todo=FIND_OUT if verdict.status == UNKNOWN else trap.todo)
     return Finding(trap.id, trap.platform, verdict.status, verdict.evidence, "" if done else verdict.todo)
 
 
@@ -308,7 +312,7 @@ def counted(findings: Iterable[Finding]) -> dict[str, int]:
 def wish_of(variants: Iterable[Mapping[str, Any]]) -> Wish:
     """What the variants of a host's recipes want together.
 
-    Where two want different things, the first one counts: that they cannot run on one host is said when they are planned.
+    Where two want different things, the first one counts; that they cannot share a host is said when they are planned.
     """
     accelerators: list[str] = []
     drivers: dict[str, str] = {}
@@ -336,7 +340,7 @@ def wish_of(variants: Iterable[Mapping[str, Any]]) -> Wish:
     )
 
 
-# The facts of a host as a file -----------------------------------------------------------------------------------------
+# The facts of a host as a file ---------------------------------------------------------------------------------------
 
 
 def document(host: str, facts: Facts, findings: Iterable[Finding]) -> dict[str, Any]:
@@ -372,7 +376,7 @@ def facts_of(data: Any) -> tuple[str, Facts]:
     return str(data.get("host") or "host"), Facts(data["accelerator_facts"], data["host_facts"], wish)
 
 
-# For people ------------------------------------------------------------------------------------------------------------
+# For people ----------------------------------------------------------------------------------------------------------
 
 
 def text(host: str, findings: Sequence[Finding]) -> str:

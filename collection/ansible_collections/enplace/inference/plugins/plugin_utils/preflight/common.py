@@ -12,7 +12,7 @@ from ..traps import Facts, Missing, Verdict, not_applicable, ok, trap, warn
 
 #: Kernels that a GB10 fails with, and how.
 DENIED_KERNELS = {
-    "7.0.0-1019-nvidia": "memory cannot be registered for RDMA (ibv_reg_mr ENOMEM), and hosts wedge with NV_ERR_NO_MEMORY",
+    "7.0.0-1019-nvidia": "RDMA cannot register memory (ibv_reg_mr ENOMEM), and hosts wedge with NV_ERR_NO_MEMORY",
 }
 
 #: Branches of the NVIDIA driver that a GB10 fails with, and how.

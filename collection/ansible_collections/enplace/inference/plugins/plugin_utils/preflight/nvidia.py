@@ -87,7 +87,7 @@ def no_driver(facts: Facts) -> Verdict:
     "nvidia",
     "The loaded driver is the one that the recipe was verified with, to the last figure: 580.159.04 is not 580.159.03.",
     "pin the recipe's version (Pin-Priority: 1001 in /etc/apt/preferences.d), install it, restart",
-    "the recipe's host.driver; Ubuntu's archive has 580.159.03-0ubuntu0.24.04.1, NVIDIA's CUDA repository 580.159.04-1ubuntu1",
+    "the recipe's host.driver; Ubuntu's archive has 580.159.03-0ubuntu0.24.04.1, NVIDIA's own 580.159.04-1ubuntu1",
 )
 def driver_version(facts: Facts) -> Verdict:
     wish, version = wanted(facts), loaded(facts)
@@ -172,7 +172,7 @@ def nouveau(facts: Facts) -> Verdict:
     "nvidia-module-running",
     "nvidia",
     "The running kernel has the driver's module.",
-    "sudo apt-get install linux-modules-nvidia-580-open-$(uname -r), or with DKMS: sudo dkms autoinstall -k $(uname -r)",
+    "sudo apt-get install linux-modules-nvidia-580-open-$(uname -r); with DKMS: sudo dkms autoinstall -k $(uname -r)",
     INSTALL,
 )
 def module_running(facts: Facts) -> Verdict:
@@ -295,9 +295,8 @@ def persistence(facts: Facts) -> Verdict:
         return ok("persistence mode is on" + (", nvidia-persistenced runs" if active else ""))
     if None in modes:
         return unknown("nvidia-smi does not say the persistence mode")
-    return warn(
-        f"persistence mode is {common.listed(map(str, modes))}, nvidia-persistenced {'runs' if active else 'does not run'}"
-    )
+    runs = "runs" if active else "does not run"
+    return warn(f"persistence mode is {common.listed(map(str, modes))}, nvidia-persistenced {runs}")
 
 
 @catalogue.trap(
@@ -504,7 +503,7 @@ def oom_daemon(facts: Facts) -> Verdict:
     early = facts.unit("earlyoom.service")
     if not early or early.get("ActiveState") != "active":
         return ok("none runs")
-    arguments = facts.maybe("earlyoom") or ""
+    arguments = facts("earlyoom")
     if "--avoid" in arguments and "ssh" in arguments:
         return ok(f"earlyoom with {arguments}")
     return warn(f"earlyoom runs with {arguments or 'its defaults'}, and may end logins")

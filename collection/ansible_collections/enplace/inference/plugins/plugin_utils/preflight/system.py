@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ..traps import Catalogue, Facts, Missing, Verdict, not_applicable, ok, trap, unknown, warn
+from ..traps import GAUDI2, GB10, Catalogue, Facts, Missing, Verdict, not_applicable, ok, trap, unknown, warn
 from . import common
 
 catalogue = Catalogue()
@@ -27,8 +27,17 @@ def uses_dkms(facts: Facts) -> bool:
 
 
 def blacklisted(facts: Facts, name: str) -> bool:
-    """Whether unattended-upgrades leaves a package alone: its list holds regular expressions for the name's beginning."""
+    """Whether unattended-upgrades leaves a package alone: its list has expressions for the name's beginning."""
     return any(re.match(pattern, name) for pattern in facts("apt.unattended.blacklist"))
+
+
+def compiles(facts: Facts) -> bool:
+    """Whether an engine of this host compiles kernels at its first start. Raises Missing."""
+    if {"gb10", "gaudi2"} & facts.platforms():
+        return True
+    if not facts.known_platforms():
+        raise Missing("/sys/bus/pci/devices")
+    return False
 
 
 def unattended(facts: Facts, pattern: str) -> Verdict:
@@ -58,8 +67,10 @@ def no_accelerator(facts: Facts) -> Verdict:
     wished = [name for name in facts.wish.accelerators if name != "cpu"]
     if not wished:
         return not_applicable("no recipe of this host wants one")
-    there = {"gb10": facts.cards("nvidia"), "gaudi2": facts.cards("habana")}
-    lacking = [name for name in wished if not there.get(name)]
+    there = {card["device"] for vendor in ("nvidia", "habana") for card in facts.cards(vendor)}
+    lacking = [
+        name for name, devices in (("gb10", GB10), ("gaudi2", GAUDI2)) if name in wished and not there & {*devices}
+    ]
     return trap(f"nothing on the PCI bus for {common.listed(lacking)}") if lacking else ok(common.listed(wished))
 
 
@@ -366,7 +377,7 @@ def python_version(facts: Facts) -> Verdict:
     "https://github.com/vllm-project/vllm/issues/27890",
 )
 def python_headers(facts: Facts) -> Verdict:
-    if not {"gb10", "gaudi2"} & facts.platforms():
+    if not compiles(facts):
         return not_applicable("no accelerator here, and none wanted")
     version = facts.wish.python or facts("build.python")
     if not version:
@@ -384,7 +395,7 @@ def python_headers(facts: Facts) -> Verdict:
     "https://docs.vllm.ai/en/latest/getting_started/installation/",
 )
 def compiler(facts: Facts) -> Verdict:
-    if not {"gb10", "gaudi2"} & facts.platforms():
+    if not compiles(facts):
         return not_applicable("no accelerator here, and none wanted")
     lacking = [name for name in ("gcc", "g++") if not facts("build.tools").get(name)]
     return trap(f"not there: {common.listed(lacking)}") if lacking else ok("both are there")
