@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accelerators of a host, read from recordings and from this machine. Simulated: files and programs of the hosts."""
+"""The accelerators of a host, read from recordings and from this machine. Simulated: the hosts' files and programs."""
 
 from __future__ import annotations
 
