@@ -36,7 +36,7 @@ from tests.sim.hub import hub
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = "enplace/smoke"
-COMMANDS = ("lint", "show", "render", "plan", "pin", "lock", "report")
+COMMANDS = ("lint", "show", "render", "plan", "pin", "lock", "report", "doctor")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ GAUDI = {
 }
 GAUDI_MATRIX = "https://docs.habana.ai/en/latest/Support_Matrix/Support_Matrix.html (release 1.24.1)"
 
+#: Where the vendors give away their packages.
+REPOSITORIES = {
+    "nvidia": "https://developer.download.nvidia.com/compute/cuda/repos/",
+    "habana": "https://vault.habana.ai/artifactory/debian",
+}
+
 #: Packages that hold an NVIDIA driver, its modules or its libraries.
 NVIDIA_DRIVER = r"nvidia-(driver|dkms|kernel-common|kernel-source|utils|firmware)-\d+.*|libnvidia-(compute|gl)-\d+.*"
 NVIDIA_MODULES = r"linux-modules-nvidia-.*"
@@ -62,6 +68,16 @@ def listed(items: Iterable[Any], limit: int = 6) -> str:
 
 def versions(packages: Mapping[str, str]) -> str:
     return listed(f"{name} {version}" for name, version in sorted(packages.items()))
+
+
+def repositories(facts: Facts) -> list[str]:
+    """Where the packages of a host's accelerators come from: as its apt has it, else the vendors' own places."""
+    platforms, found = facts.platforms(), []
+    for platform, vendor in (("nvidia", "nvidia"), ("gaudi2", "habana")):
+        if platform in platforms:
+            sources = [source["url"] for source in (facts.maybe("apt.sources") or []) if source["vendor"] == vendor]
+            found += [url for url in sources if url.startswith(("http://", "https://"))] or [REPOSITORIES[vendor]]
+    return list(dict.fromkeys(found))
 
 
 def module_of_running(facts: Facts, name: str) -> Verdict:
