@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -136,9 +137,9 @@ $ uv run enplace doctor --json spark > facts.json                               
 $ uv run enplace doctor --facts facts.json                                                # judge what somebody sent
 ```
 
-The host is asked twice: `accelerator_facts` reads the PCI bus, drivers, kernels, packages, memory, clock and network, with a
-deadline for every program; `host_facts` tries the vendors' repositories. What the host should have is what its recipes say. The
-facts hold no serial number, no address, and no user or password of a URL.
+The host is asked twice: `accelerator_facts` reads the PCI bus, drivers, kernels, packages, memory, clock and network,
+with a deadline for every program; `host_facts` tries the vendors' repositories. What the host should have is what its
+recipes say. The facts hold no serial number, no address, and no user or password of a URL.
 
 | status | what it means |
 | --- | --- |
@@ -162,7 +163,9 @@ def preflight() -> str:
         lines.append("| --- | --- | --- | --- |")
         for trap in traps():
             if trap.platform == platform:
-                lines.append(f"| `{trap.id}` | {cell(trap.summary)} | {cell(trap.todo)} | {cell(trap.source)} |")
+                # In Markdown, the patterns of packages would be emphasis.
+                todo = re.sub(r"([*<])", r"\\\1", cell(trap.todo))
+                lines.append(f"| `{trap.id}` | {cell(trap.summary)} | {todo} | {cell(trap.source)} |")
     return "\n".join(lines) + "\n"
 
 
