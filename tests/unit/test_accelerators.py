@@ -183,7 +183,7 @@ def test_what_nobody_answers_is_none_and_not_zero(facts_of: Any) -> None:
 
 def test_no_accelerator_at_all(facts_of: Any) -> None:
     found = facts_of("no-accelerator")
-    nothing = {"pci": 0, "nodes": 0, "tool": None, "differs": []}
+    nothing: dict[str, Any] = {"pci": 0, "nodes": 0, "tool": None, "differs": []}
     assert found["pci"] == []
     assert found["counts"] == {"nvidia": nothing, "habana": nothing}
     assert found["secure_boot"]["known_from"] == "no EFI"

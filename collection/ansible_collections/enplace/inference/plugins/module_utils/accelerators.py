@@ -467,7 +467,7 @@ def apt(look: Look, config: str, policy: str) -> dict[str, Any]:
             "origins": settings.get(prefix + "Allowed-Origins", []) + settings.get(prefix + "Origins-Pattern", []),
             "blacklist": settings.get(prefix + "Package-Blacklist", []),
         },
-        "lock_timeout": (settings.get("DPkg::Lock::Timeout") or [None])[-1],
+        "lock_timeout": (settings.get("DPkg::Lock::Timeout") or [""])[-1],
         "locks": apt_locks(look),
     }
 

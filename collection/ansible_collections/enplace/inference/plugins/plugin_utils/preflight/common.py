@@ -19,7 +19,7 @@ DENIED_KERNELS = {
 DENIED_BRANCHES = {"590": "it deadlocks in CUDA graphs"}
 
 #: What a release of the Gaudi software goes together with: build, firmware of a card (SPI), kernels by Ubuntu version.
-GAUDI = {
+GAUDI: dict[str, dict[str, Any]] = {
     "1.24.1": {"build": "482", "firmware": "1.24.0-fw-62.6.2", "kernels": {"22.04": (5, 15), "24.04": (6, 8)}},
 }
 GAUDI_MATRIX = "https://docs.habana.ai/en/latest/Support_Matrix/Support_Matrix.html (release 1.24.1)"
