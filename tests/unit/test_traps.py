@@ -131,7 +131,7 @@ FOUND: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("boot-full", "spark-right", {"boot/largest_initrd_bytes": None, "boot/free_bytes": 2**28}, "trap", "512 MiB"),
     ("boot-full", "spark-right", {"boot/free_bytes": None}, "unknown", "boot.free_bytes"),
     ("reboot-required", "spark-right", {"boot/reboot_required": ["linux-base"]}, "warn", "linux-base"),
-    ("kernel-headers", "gaudi2-right", {"kernel/installed/0/headers": False}, "trap", "6.8.0-136-generic"),
+    ("kernel-headers", "gaudi2-right", {"kernel/installed/0/headers": False}, "trap", "6.8.0-138-generic"),
     ("secure-boot-module", "spark-secure-boot-no-key", {}, "trap", "not enrolled"),
     (
         "secure-boot-module",
@@ -269,7 +269,7 @@ FOUND: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("gaudi-module-next", "gaudi2-mixed-releases", {}, "trap", "6.17.0-20-generic"),
     ("gaudi-modules-loaded", "gaudi2-mixed-releases", {}, "trap", "habanalabs_ib, ib_uverbs"),
     ("gaudi-dkms", "gaudi2-mixed-releases", {}, "trap", "WARNING"),
-    ("gaudi-firmware", "gaudi2-mixed-releases", {}, "trap", "1.20.1-fw-58.1.1"),
+    ("gaudi-firmware", "gaudi2-mixed-releases", {}, "trap", "1.20.0-fw-58.0.0"),
     (
         "gaudi-firmware",
         "gaudi2-right",
@@ -286,6 +286,7 @@ FOUND: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("gaudi-huge-pages", "gaudi2-mixed-releases", {}, "trap", "HugePages_Total is 0"),
     ("gaudi-nics-down", "gaudi2-dead-card", {}, "trap", "ens2hl0"),
     ("gaudi-nics-down", "gaudi2-right", {"network": []}, "trap", "no network interface"),
+    ("gaudi-nics-down", "gaudi2-right", {"network/2/up": None}, "unknown", "flags"),
     ("gaudi-rdma", "gaudi2-mixed-releases", {}, "trap", "/dev/infiniband"),
     ("gaudi-memlock", "gaudi2-right", {"limits/DefaultLimitMEMLOCK": "8388608"}, "warn", "8388608"),
     ("gaudi-container-runtime", "gaudi2-right", {"containers/runtimes": {}}, "warn", "no runtime habana"),
@@ -357,6 +358,14 @@ def test_a_fact_that_is_missing_makes_nothing_better(recorded: Any, name: str) -
         del facts[part]
         for finding in traps.judge(Facts(facts, REACHED, wish_for(name))):
             assert finding.status in ("ok", "unknown", "not applicable"), (part, finding)
+
+
+def test_a_port_without_a_cable_and_a_kernel_without_handover_are_well(recorded: Any) -> None:
+    facts = changed(recorded("gaudi2-right"), {"network/1/state": "down"})
+    assert judged("gaudi-nics-down", facts, GAUDI).evidence == "4 of 4 are up, 3 have a link"
+    facts = changed(recorded("spark-kernel-without-module"), {"kernel/running": "7.0.0-1019-nvidia"})
+    facts["kernel"]["options"] = ["kho=off"]
+    assert judged("gb10-kernel-denied", facts, SPARK).status == "ok"
 
 
 def test_a_gpu_with_memory_of_its_own_must_say_how_much(recorded: Any) -> None:

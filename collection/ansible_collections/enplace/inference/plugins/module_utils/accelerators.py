@@ -659,7 +659,10 @@ def units(text: str) -> dict[str, dict[str, str]]:
 
 
 def network(look: Look) -> list[dict[str, Any]]:
-    """Interfaces with a device behind them: name, vendor, driver, state and MTU. No addresses."""
+    """Interfaces with a device behind them: name, vendor, driver, MTU, and no addresses.
+
+    ``up``: whether somebody brought it up; ``state``: whether it has a link besides, which it has not without a cable.
+    """
     result = []
     for name in look.names("/sys/class/net"):
         folder = f"/sys/class/net/{name}"
@@ -667,7 +670,9 @@ def network(look: Look) -> list[dict[str, Any]]:
         if vendor is None:
             continue
         entry = {"name": name, "vendor": VENDORS.get(vendor, vendor), "driver": look.link(f"{folder}/device/driver")}
-        state = {"state": look.read(f"{folder}/operstate"), "mtu": look.number(f"{folder}/mtu")}
+        flags = look.read(f"{folder}/flags")
+        up = bool(int(flags, 16) & 1) if flags and re.fullmatch("0x[0-9a-f]+", flags) else None
+        state = {"up": up, "state": look.read(f"{folder}/operstate"), "mtu": look.number(f"{folder}/mtu")}
         result.append({**entry, **state})
     return result
 

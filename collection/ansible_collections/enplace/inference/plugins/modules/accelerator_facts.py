@@ -147,7 +147,7 @@ earlyoom:
   returned: success
   type: str
 network:
-  description: Network interfaces with a device, with vendor, driver, state and MTU.
+  description: Network interfaces with a device, with vendor, driver, up (somebody brought it up), state and MTU.
   returned: success
   type: list
   elements: dict

@@ -12,6 +12,7 @@ from . import common
 
 catalogue = Catalogue()
 
+INSTALL = "https://docs.habana.ai/en/latest/Installation_Guide/Driver_Installation.html"
 VERIFY = "https://docs.habana.ai/en/latest/Installation_Guide/SW_Verification.html"
 CUSTOM = "https://docs.habana.ai/en/latest/Installation_Guide/Custom_Driver_and_Software_Installation.html"
 HL_SMI = (
@@ -329,7 +330,7 @@ def dkms(facts: Facts) -> Verdict:
 def firmware(facts: Facts) -> Verdict:
     found = {}
     for card in facts("accel"):
-        match = re.search(r"\d+\.\d+\.\d+-fw-[\d.]*\d", card["preboot_btl_ver"] or "")
+        match = re.search(r"\d+\.\d+\.\d+-(rc-)?fw-?[\d.]*\d", card["preboot_btl_ver"] or "")
         if not match:
             raise Missing(f"the firmware of {card['name']}")
         found[card["name"]] = match.group()
@@ -376,7 +377,7 @@ def kernel(facts: Facts) -> Verdict:
     "gaudi2",
     "The IOMMU passes the cards through: the kernel was started with iommu=pt, and intel_iommu=on on Intel.",
     'GRUB_CMDLINE_LINUX_DEFAULT="... iommu=pt intel_iommu=on" in /etc/default/grub; sudo update-grub; sudo reboot',
-    CUSTOM,
+    f"{INSTALL} (Ubuntu 22.04.5 and 24.04.2 with kernel 6.8)",
 )
 def iommu(facts: Facts) -> Verdict:
     options = facts("kernel.options")
@@ -397,7 +398,7 @@ def iommu(facts: Facts) -> Verdict:
     "gaudi2",
     "Huge pages are reserved. How many the release wants stands in the sysctl file of its installer.",
     "sudo sysctl --system; grep -r nr_hugepages /etc/sysctl.d /usr/lib/sysctl.d",
-    "https://docs.habana.ai/en/latest/Installation_Guide/Driver_Installation.html (habanalabs-installer.sh sets them)",
+    f"{INSTALL} (the installer sets them; how many, no public page says)",
 )
 def huge_pages(facts: Facts) -> Verdict:
     number = facts("memory.huge_pages")
@@ -408,9 +409,10 @@ def huge_pages(facts: Facts) -> Verdict:
 @catalogue.trap(
     "gaudi-nics-down",
     "gaudi2",
-    "The network interfaces of the cards are up, where a recipe uses several of them.",
+    "The network interfaces of the cards were brought up, where a recipe uses several cards; each load of the driver "
+    "leaves them down. One without a link is a port without a cable.",
     "sudo /opt/habanalabs/qual/gaudi2/bin/manage_network_ifs.sh --up (package habanalabs-qual)",
-    "https://docs.habana.ai/en/latest/Management_and_Monitoring/Network_Configuration/Configure_E2E_Test_in_L3.html",
+    INSTALL,
 )
 def nics_down(facts: Facts) -> Verdict:
     if len(facts.cards("habana")) < 2 or (facts.wish.accelerators and facts.wish.cards < 2):
@@ -418,9 +420,12 @@ def nics_down(facts: Facts) -> Verdict:
     interfaces = [entry for entry in facts("network") if entry["vendor"] == "habana"]
     if not interfaces:
         return trap("the driver has made no network interface", "sudo modprobe habanalabs_en; sudo dmesg | grep habana")
-    down = [entry["name"] for entry in interfaces if entry["state"] != "up"]
-    told = f"{len(interfaces) - len(down)} of {len(interfaces)} are up"
-    return trap(f"{told}; not: {common.listed(down)}") if down else ok(told)
+    if any(entry["up"] is None for entry in interfaces):
+        raise Missing("the flags of the cards' interfaces")
+    down = [entry["name"] for entry in interfaces if not entry["up"]]
+    linked = sum(entry["state"] == "up" for entry in interfaces)
+    told = f"{len(interfaces) - len(down)} of {len(interfaces)} are up, {linked} have a link"
+    return trap(f"{told}; not up: {common.listed(down)}") if down else ok(told)
 
 
 @catalogue.trap(
@@ -443,7 +448,7 @@ def rdma(facts: Facts) -> Verdict:
     "What systemd starts may lock memory without a limit.",
     "printf '[Manager]\\nDefaultLimitMEMLOCK=infinity\\n' | sudo tee /etc/systemd/system.conf.d/memlock.conf; "
     "sudo systemctl daemon-reexec",
-    "https://docs.habana.ai/en/latest/Installation_Guide/Additional_Installation/index.html",
+    "https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html (RLIMIT_MEMLOCK)",
 )
 def memlock(facts: Facts) -> Verdict:
     limit = facts("limits.DefaultLimitMEMLOCK")

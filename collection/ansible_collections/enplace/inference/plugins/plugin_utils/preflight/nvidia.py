@@ -393,6 +393,7 @@ def cuda_compiler(facts: Facts) -> Verdict:
     "gb10",
     "The driver's modules are the open ones; the others do not know a GB10.",
     "sudo apt-get install nvidia-driver-580-open; sudo apt-get purge nvidia-driver-580; sudo reboot",
+    "https://download.nvidia.com/XFree86/Linux-aarch64/580.159.03/README/kernel_open.html "
     "https://github.com/Start9Labs/start-technologies/pull/3693",
 )
 def open_module(facts: Facts) -> Verdict:
@@ -413,7 +414,7 @@ def open_module(facts: Facts) -> Verdict:
     "gb10",
     "The driver is of no branch that is known to fail on a GB10.",
     "sudo apt-get install nvidia-driver-580-open; sudo apt-get purge '*nvidia*-590*'; sudo reboot",
-    "https://github.com/eugr/spark-vllm-docker (README: deadlocks of 590 in CUDA graphs)",
+    "https://conselara.dev/notes/dgx-spark-gb10-hardware-reference/ (a report of users, not of NVIDIA)",
 )
 def driver_branch(facts: Facts) -> Verdict:
     version = loaded(facts)
@@ -429,16 +430,19 @@ def driver_branch(facts: Facts) -> Verdict:
     "gb10-kernel-denied",
     "gb10",
     "The running kernel, and those that may be started next, are none that a GB10 fails with.",
-    "start another kernel, then sudo apt-get purge '*7.0.0-1019-nvidia*'",
-    "https://github.com/eugr/spark-vllm-docker/issues/392 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358",
+    'GRUB_CMDLINE_LINUX_DEFAULT="... kho=off" in /etc/default/grub, sudo update-grub, sudo reboot; or start another '
+    "kernel and sudo apt-get purge '*7.0.0-1019-nvidia*'",
+    "https://github.com/NVIDIA/NV-Kernels/pull/590 https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358",
 )
 def kernel_denied(facts: Facts) -> Verdict:
-    running = facts("kernel.running")
+    running, options = facts("kernel.running"), facts("kernel.options")
+    if "kho=off" in options:
+        return ok(f"{running}, with kho=off")
     if running in common.DENIED_KERNELS:
-        return trap(f"{running} runs: {common.DENIED_KERNELS[running]}")
+        return trap(f"{running} runs: {common.DENIED_WHY}")
     waiting = [kernel["release"] for kernel in facts.other_kernels if kernel["release"] in common.DENIED_KERNELS]
     if waiting:
-        todo = f"sudo apt-get purge {' '.join(repr(f'*{release}*') for release in waiting)}"
+        todo = f"sudo apt-get purge {' '.join(repr(f'*{release}*') for release in waiting)}, or start with kho=off"
         return warn(f"installed, and may be started next: {common.listed(waiting)}", todo)
     return ok(running)
 

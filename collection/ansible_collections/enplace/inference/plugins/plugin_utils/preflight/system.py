@@ -112,7 +112,7 @@ def dpkg_half_done(facts: Facts) -> Verdict:
     "unattended-upgrades does not change drivers: new libraries under a loaded module end every CUDA program.",
     'printf \'Unattended-Upgrade::Package-Blacklist { "nvidia"; "libnvidia"; "cuda-drivers"; "habanalabs"; };\\n\' | '
     "sudo tee /etc/apt/apt.conf.d/52enplace-drivers",
-    "https://github.com/kubernetes-sigs/kubespray/issues/8540",
+    "https://github.com/kubernetes-sigs/kubespray/issues/8540 https://github.com/pando85/homelab/pull/4110",
 )
 def unattended_driver(facts: Facts) -> Verdict:
     return unattended(facts, DRIVERS)
@@ -240,7 +240,8 @@ def kernel_headers(facts: Facts) -> Verdict:
     "Where Secure Boot is on, the driver's module is signed with a key that the firmware knows.",
     "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der, restart, and enrol the key at the console; or install the "
     "signed linux-modules-nvidia packages instead of DKMS",
-    "https://github.com/NVIDIA/ansible-role-nvidia-driver/issues/78",
+    "https://wiki.ubuntu.com/UEFI/SecureBoot/DKMS https://docs.habana.ai/en/latest/Management_and_Monitoring/"
+    "Embedded_System_Tools_Guide/Enable_Secure_Boot.html",
 )
 def secure_boot(facts: Facts) -> Verdict:
     enabled = facts.maybe("secure_boot.enabled")
