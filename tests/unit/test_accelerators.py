@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.enplace.inference.plugins.module_utils import accelerators
+from ansible_collections.enplace.inference.plugins.module_utils.command import Result
 
 from tests.sim.recorded import FOLDER, NAMES, NOW, Recorded
 
@@ -221,6 +224,26 @@ def test_programs_are_asked_in_one_locale_and_with_a_deadline(monkeypatch: pytes
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     said = accelerators.ask(["sh", "-c", "echo $LC_ALL; exec sleep 20"], 0.5)
     assert (said.rc, said.stdout) == (124, "C.UTF-8\n")
+
+
+def test_a_program_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "GRACE_S", 0.5)
+    host, never = Recorded("spark-right", tmp_path), threading.Event()
+
+    def ask(argv: Sequence[str], timeout_s: float) -> Result:
+        if argv[0] == "nvidia-smi":
+            never.wait()
+        return host.ask(argv, timeout_s)
+
+    look = host.look()
+    look.ask, look.timeout_s = ask, 2.0
+    start = time.monotonic()
+    found = accelerators.facts(look, NOW)
+    assert 2.0 < time.monotonic() - start < 20
+    never.set()
+    assert found["sources"]["nvidia-smi"]["error"] == "cannot be stopped: it hangs in the kernel"
+    assert found["counts"]["nvidia"]["tool"] is None
+    assert found["driver"]["nvidia"] == "580.159.03"
 
 
 def test_a_clock_behind_its_own_files_is_wrong(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ import glob
 import json
 import os
 import re
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils import host_facts
-from ansible_collections.enplace.inference.plugins.module_utils.command import Result, run
+from ansible_collections.enplace.inference.plugins.module_utils.command import TIMED_OUT, Result, run
 from ansible_collections.enplace.inference.plugins.module_utils.files import Failure
 
 #: PCI vendors, and the PCI classes that are accelerators: display and 3D controllers, and processing accelerators. A
@@ -98,6 +98,9 @@ _OPTIONS = re.compile(
     r"iommu(\..+)?|(intel|amd)_iommu|arm-smmu.*|kho|nouveau\..+|nvidia.*|module_blacklist|modprobe\.blacklist|pci|"
     r"(default_)?hugepages(z)?|intel_idle\..+|init_on_alloc|cma"
 )
+
+#: Seconds that a program has to die after it was killed at its deadline.
+GRACE_S = 2.0
 
 #: Kernels whose modules are looked at, newest first.
 MAX_KERNELS = 6
@@ -187,12 +190,36 @@ class Look:
         self.sources[name] = {"found": text is not None, "rc": None, "error": error}
         return text
 
-    def program(self, name: str, argv: Sequence[str]) -> str:
-        """What a program printed. Whether it is there, and how it ended, is in `sources`."""
-        try:
-            said = self.ask(argv, self.timeout_s)
-        except Failure as failure:
-            self.sources[name] = {"found": False, "rc": None, "error": f"{failure.what}: {failure.where}"}
+    def programs(self, asked: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """What programs printed, by name, all asked at once. How each ended is in `sources`.
+
+        One that hangs in the kernel, as a driver's tool may, cannot even be killed: it is left behind at its deadline.
+        """
+        answers: dict[str, Result | Failure] = {}
+
+        def one(name: str, argv: Sequence[str]) -> None:
+            try:
+                answers[name] = self.ask(argv, self.timeout_s)
+            except Failure as failure:
+                answers[name] = failure
+
+        # Not a pool: Python waits for the threads of one before it ends.
+        threads = [threading.Thread(target=one, args=item, daemon=True) for item in asked.items()]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + self.timeout_s + GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        answered = dict(answers)
+        return {name: self._note(name, answered.get(name)) for name in asked}
+
+    def _note(self, name: str, said: Result | Failure | None) -> str:
+        """Note how a program ended; what it printed."""
+        if said is None:
+            self.sources[name] = {"found": True, "rc": TIMED_OUT, "error": "cannot be stopped: it hangs in the kernel"}
+            return ""
+        if isinstance(said, Failure):
+            self.sources[name] = {"found": False, "rc": None, "error": f"{said.what}: {said.where}"}
             return ""
         error = "" if said.ok else (said.tail(2) or said.said())
         self.sources[name] = {"found": True, "rc": said.rc, "error": error[:400]}
@@ -207,9 +234,7 @@ def facts(look: Look, now: float | None = None, environments: Sequence[str] = ()
     asked = dict(PROGRAMS)
     for release in installed:
         asked[f"modinfo {release}"] = ["modinfo", "-k", release, MODULES["nvidia"][0], MODULES["habana"][0]]
-    # They wait for hardware and disks rather than for each other.
-    with ThreadPoolExecutor(max_workers=len(asked)) as pool:
-        said = dict(zip(asked, pool.map(lambda name: look.program(name, asked[name]), asked)))
+    said = look.programs(asked)
     if said["dpkg"]:
         # It complains of every pattern that nothing matches.
         look.sources["dpkg"].update(rc=0, error="")
