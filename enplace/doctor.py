@@ -65,7 +65,12 @@ def _print(judged: Sequence[tuple[str, Facts, list[Finding]]], everything: bool)
         told = [each for each in findings if everything or each.status not in (traps.OK, traps.NOT_APPLICABLE)]
         page.table("", ("status", "trap", "evidence"), [(each.status, each.id, each.evidence) for each in told], STYLES)
         # Not in the table: commands are copied, and a table would break them.
-        page.lines("What to do", [f"{each.id}: {each.todo}" for each in told if each.todo])
+        todo = {
+            f"{each.id if each.todo != traps.FIND_OUT else each.status}: {each.todo}": None
+            for each in told
+            if each.todo
+        }
+        page.lines("What to do", list(todo))
     page.print()
 
 

@@ -996,6 +996,12 @@ def test_doctor_writes_what_it_reads(run: Callable[..., Ran], ticket: Path, tmp_
     assert run("doctor", "--facts", str(tmp_path / "one.json")).out.startswith("host: 1 trap")
 
 
+def test_doctor_says_once_what_to_do_about_what_is_unknown(run: Callable[..., Ran], ticket: Path) -> None:
+    ticket.write_text('{"sources": {}}')
+    told = run("doctor", "--facts", str(ticket)).out.splitlines()
+    assert [line for line in told if line.startswith("unknown: ")] == [f"unknown: {traps.FIND_OUT}"]
+
+
 def test_doctor_shows_what_a_terminal_would_obey(run: Callable[..., Ran], ticket: Path) -> None:
     ticket.write_text(ticket.read_text().replace('"host": "spark"', '"host": "spark\\u001b[2J"'))
     assert "spark\\x1b[2J: 1 trap" in run("doctor", "--facts", str(ticket)).out
