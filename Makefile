@@ -33,7 +33,7 @@ $(PARTS): setup
 bench: setup ## figures of a run over the converged demo host, beside an equal deploy with pyinfra
 	@$(PYTHON) -m tests.bench
 
-docs: setup ## make the roles' READMEs and docs/reference.md anew from what they tell of
+docs: setup ## make the roles' READMEs and docs/reference.md and docs/preflight.md anew from what they tell of
 	@$(PYTHON) -m tests.gates.roles write
 	@$(PYTHON) -m tests.gates.reference write
 

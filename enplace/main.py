@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(
             name, help=summary, description=summary, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        if name in ("lock", "report"):
+        if name in ("lock", "report", "doctor"):
             return made
         made.add_argument(
             "--recipes",
@@ -157,6 +157,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a report, the folder of a host, or a folder of hosts; ./reports where none is named",
     )
+
+    doctor = add(
+        "doctor",
+        "what is known to go wrong on hosts: drivers, kernels, packages, memory; nothing is changed",
+        "enplace doctor spark -i inventories/my          ask a host",
+        "enplace doctor --all spark                      with everything that is well",
+        "enplace doctor --json spark > facts.json        the facts of the host, and the findings",
+        "enplace doctor --facts facts.json               judge those, and ask no host",
+    )
+    doctor.add_argument(
+        "hosts", nargs="*", metavar="HOST", help="a host or a group of the inventory; all of it where none is named"
+    )
+    doctor.add_argument("-i", "--inventory", metavar="PATH", help="the inventory, where it is not that of ansible.cfg")
+    doctor.add_argument("--facts", metavar="FILE", help="judge stored facts instead of asking hosts")
+    doctor.add_argument("--all", action="store_true", help="also show what is well, and what does not apply")
+    doctor.add_argument("--json", action="store_true", help="the facts and the findings as data")
     return parser
 
 

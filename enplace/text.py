@@ -8,7 +8,7 @@ Every text is taken as it is: no markup, nothing guessed from it, and nothing th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -77,16 +77,23 @@ class Page:
         for line in lines:
             self.console.print(Text(common.clean(line)), soft_wrap=True)
 
-    def table(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table; a column that is empty in every row is left out."""
+    def table(
+        self,
+        heading: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        styles: Mapping[str, str] | None = None,
+    ) -> None:
+        """A table; a column that is empty in every row is left out. styles: of cells, by their whole text."""
         kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
         if not kept:
             return
-        self.heading(heading)
+        if heading:
+            self.heading(heading)
         lines = box.SIMPLE_HEAD if self.terminal else box.ASCII2
         table = Table(box=lines, pad_edge=False, header_style="bold")
         for index in kept:
             table.add_column(Text(columns[index]), overflow="fold")
         for row in rows:
-            table.add_row(*(Text(common.clean(row[index])) for index in kept))
+            table.add_row(*(Text(common.clean(row[index]), (styles or {}).get(row[index], "")) for index in kept))
         self.console.print(table)

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference.md says every key of a recipe, every check and every rule. It is made from the product's own tables.
+"""Pages made from the product's own tables: docs/reference.md (every key of a recipe, every check, every rule) and
+docs/preflight.md (every trap of a host).
 
-`python -m tests.gates.reference check` compares, `python -m tests.gates.reference write` makes it anew (`make docs`).
+`python -m tests.gates.reference check` compares, `python -m tests.gates.reference write` makes them anew (`make docs`).
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.enplace.inference.plugins.module_utils.verify.checks import CHECKS
 from ansible_collections.enplace.inference.plugins.plugin_utils.lint import catalogue
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import schema
+from ansible_collections.enplace.inference.plugins.plugin_utils.traps import PLATFORMS
+from ansible_collections.enplace.inference.plugins.plugin_utils.traps import catalogue as traps
 
 from tests.gates import ROOT
 
-PAGE = ROOT / "docs" / "reference.md"
 HEAD = """\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Made by `make docs` from recipes/schema.json, module_utils/verify/checks.py and the rules. Edit those. -->
@@ -117,20 +121,78 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+PREFLIGHT = """\
+<!-- SPDX-License-Identifier: Apache-2.0 -->
+<!-- Made by `make docs` from plugin_utils/traps.py and plugin_utils/preflight/. Edit those. -->
+
+# Preflight
+
+What is known to go wrong on accelerator hosts, and what to do about it. Nothing here changes a host:
+
+```console
+$ uv run ansible-playbook playbooks/preflight.yml -l spark                                # fails where there is a trap
+$ uv run ansible-playbook playbooks/preflight.yml -l spark -e enplace_preflight_fail=false # only shows
+$ uv run enplace doctor spark                                                             # the same as a table
+$ uv run enplace doctor --json spark > facts.json                                         # for a ticket
+$ uv run enplace doctor --facts facts.json                                                # judge what somebody sent
+```
+
+The host is asked twice: `accelerator_facts` reads the PCI bus, drivers, kernels, packages, memory, clock and network,
+with a deadline for every program; `host_facts` tries the vendors' repositories. What the host should have is what its
+recipes say. The facts hold no serial number, no address, and no user or password of a URL.
+
+| status | what it means |
+| --- | --- |
+| trap | it will not work; the playbook fails, and `enplace doctor` ends with 1 |
+| warn | it works, and may not tomorrow, or not as well as it could |
+| unknown | the facts do not tell: a tool is missing, failed, stopped at its deadline, or says N/A |
+| ok | looked at, and not there |
+| not applicable | the host has nothing that this is about |
+
+The commands below are the general ones; a finding names the exact version, kernel or file of its host.
+"""
+
+TITLES = {"any": "Any host", "nvidia": "NVIDIA GPUs", "gb10": "DGX Spark (GB10)", "gaudi2": "Gaudi 2"}
+
+
+def preflight() -> str:
+    """The page of the traps."""
+    lines = [PREFLIGHT.rstrip("\n")]
+    for platform in PLATFORMS:
+        lines += ["", f"## {TITLES[platform]}", "", "| trap | what must hold | what to do | source |"]
+        lines.append("| --- | --- | --- | --- |")
+        for trap in traps():
+            if trap.platform == platform:
+                # In Markdown, the patterns of packages would be emphasis.
+                todo = re.sub(r"([*<])", r"\\\1", cell(trap.todo))
+                lines.append(f"| `{trap.id}` | {cell(trap.summary)} | {todo} | {cell(trap.source)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Mapping[Path, Callable[[], str]] = {
+    ROOT / "docs" / "reference.md": page,
+    ROOT / "docs" / "preflight.md": preflight,
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gates.reference", description=__doc__)
     parser.add_argument("what", choices=("check", "write"))
     what = parser.parse_args().what
-    text, there = page(), PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-    if what == "write":
-        PAGE.write_text(text, encoding="utf-8")
-    elif there != text:
-        print("docs/reference.md differs from the tables it is made from; run `make docs`", file=sys.stderr)
-        delta = difflib.unified_diff(there.splitlines(), text.splitlines(), "is", "should be", lineterm="")
-        print("\n".join(delta), file=sys.stderr)
-        return 1
-    print(f"docs/reference.md: {'written' if what == 'write' else 'as its tables'}")
-    return 0
+    status = 0
+    for path, made in PAGES.items():
+        name, text = path.relative_to(ROOT), made()
+        there = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if what == "write":
+            path.write_text(text, encoding="utf-8")
+        elif there != text:
+            print(f"{name} differs from the tables it is made from; run `make docs`", file=sys.stderr)
+            delta = difflib.unified_diff(there.splitlines(), text.splitlines(), "is", "should be", lineterm="")
+            print("\n".join(delta), file=sys.stderr)
+            status = 1
+            continue
+        print(f"{name}: {'written' if what == 'write' else 'as its tables'}")
+    return status
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.enplace.inference.plugins.plugin_utils import traps
 from ansible_collections.enplace.inference.plugins.plugin_utils.lint import catalogue, lint_path
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import (
     RECIPES,
@@ -33,10 +34,11 @@ import enplace
 from enplace import common, lint, pin, show
 from enplace.main import main
 from tests.sim.hub import hub
+from tests.sim.recorded import Recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = "enplace/smoke"
-COMMANDS = ("lint", "show", "render", "plan", "pin", "lock", "report")
+COMMANDS = ("lint", "show", "render", "plan", "pin", "lock", "report", "doctor")
 
 
 @dataclass(frozen=True)
@@ -958,3 +960,91 @@ def test_lock_tells_what_came_of_each_platform(run: Callable[..., Ran], monkeypa
         ended = run("lock", "vllm/0.28.0", *(["--check"] if check else []), "--exclude-newer", "2026-12-01")
         assert (ended.status, said in ended.out) == (status, True), ended
     assert {call["exclude_newer"] for call in calls} == {"2026-12-01"}
+
+
+# doctor --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ticket(tmp_path: Path) -> Path:
+    """The facts of a recorded host that has a trap, as doctor writes them."""
+    facts = traps.Facts(
+        Recorded("spark-kernel-without-module", tmp_path / "host").facts(), {"reachable": []}, traps.Wish()
+    )
+    path = tmp_path / "facts.json"
+    data = {"format": 1, "hosts": [traps.document("spark", facts, traps.judge(facts))]}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_doctor_judges_stored_facts_and_asks_no_host(run: Callable[..., Ran], ticket: Path) -> None:
+    ended = run("doctor", "--facts", str(ticket))
+    assert ended.status == 1
+    assert "spark: 1 trap, 2 warn, 0 unknown, " in ended.out
+    assert re.search(r"trap +\|? *nvidia-module-next", ended.out)
+    # A command is never broken.
+    todo = "sudo apt-get install linux-modules-nvidia-580-open-7.0.0-1019-nvidia, before the next restart"
+    assert f"nvidia-module-next: {todo}" in ended.out.splitlines()
+    assert "not applicable" not in ended.out.partition("\n")[2]
+    assert "gaudi-count" in run("doctor", "--all", "--facts", str(ticket)).out
+
+
+def test_doctor_writes_what_it_reads(run: Callable[..., Ran], ticket: Path, tmp_path: Path) -> None:
+    written = run("doctor", "--json", "--facts", str(ticket))
+    assert (written.status, json.loads(written.out)) == (1, json.loads(ticket.read_text()))
+    (tmp_path / "one.json").write_text(json.dumps(json.loads(written.out)["hosts"][0]["accelerator_facts"]))
+    assert run("doctor", "--facts", str(tmp_path / "one.json")).out.startswith("host: 1 trap")
+
+
+def test_doctor_says_once_what_to_do_about_what_is_unknown(run: Callable[..., Ran], ticket: Path) -> None:
+    ticket.write_text('{"sources": {}}')
+    told = run("doctor", "--facts", str(ticket)).out.splitlines()
+    assert [line for line in told if line.startswith("unknown: ")] == [f"unknown: {traps.FIND_OUT}"]
+
+
+def test_doctor_shows_what_a_terminal_would_obey(run: Callable[..., Ran], ticket: Path) -> None:
+    ticket.write_text(ticket.read_text().replace('"host": "spark"', '"host": "spark\\u001b[2J"'))
+    assert "spark\\x1b[2J: 1 trap" in run("doctor", "--facts", str(ticket)).out
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{", "found: Expecting property name"),
+        ('{"format": 1, "hosts": [{"format": 3}]}', "found: hosts[0].format: expected 1, found 3"),
+        ("[]", "found: expected a mapping, found a list"),
+        (None, "found: No such file or directory"),
+    ],
+)
+def test_doctor_names_what_is_wrong_with_a_file(
+    run: Callable[..., Ran], tmp_path: Path, text: str | None, part: str
+) -> None:
+    path = tmp_path / "facts.json"
+    if text is not None:
+        path.write_text(text)
+    ended = run("doctor", "--facts", str(path))
+    assert (ended.status, ended.out) == (2, "")
+    for told in (str(path), part, "what to do: "):
+        assert told in ended.err
+
+
+def test_doctor_takes_facts_or_hosts(run: Callable[..., Ran], ticket: Path) -> None:
+    assert run("doctor", "spark", "--facts", str(ticket)).status == 2
+
+
+def test_doctor_asks_the_hosts_of_an_inventory(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """This machine, through Ansible's local connection; what it is like is not known here."""
+    local = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+    hosts = {"here": local, "misspelt": {**local, "enplace_recipies": []}, "left_out": local}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+    ended = run("doctor", "here", "misspelt", "--json", "-i", str(tmp_path / "hosts.yml"))
+    assert ended.status == 2
+    (found,) = json.loads(ended.out)["hosts"]
+    assert found["host"] == "here"
+    assert found["accelerator_facts"]["kernel"]["running"] == os.uname().release
+    assert found["host_facts"]["hostname"] == os.uname().nodename
+    assert {each["id"] for each in found["findings"]} == {trap.id for trap in traps.catalogue()}
+    assert "misspelt: error: could not be asked" in ended.err
+    assert "did you mean enplace_recipes?" in ended.err
+    nobody = run("doctor", "nobody", "-i", str(tmp_path / "hosts.yml"))
+    assert (nobody.status, "no hosts to target" in nobody.err) == (2, True)

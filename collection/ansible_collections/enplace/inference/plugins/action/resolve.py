@@ -72,7 +72,7 @@ class ActionModule(ActionBase):
             noun = "problem" if count == 1 else "problems"
             head = f"{host}: {count} {noun}; nothing was changed on the host."
             return {**result, "failed": True, "msg": "\n".join([head, *map(str, error.problems)]), "changed": False}
-        except _NoAnswer as error:
+        except NoAnswer as error:
             return {**result, **error.result}
         if warnings:
             result["warnings"] = [*result.get("warnings", []), *warnings]
@@ -85,12 +85,12 @@ class ActionModule(ActionBase):
         return {**result, "changed": False, **found}
 
     def _ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """One execution of a module on the host. Raises _NoAnswer where it fails."""
+        """One execution of a module on the host. Raises NoAnswer where it fails."""
         found: dict[str, Any] = self._execute_module(
             module_name=f"enplace.inference.{module}", module_args=arguments, task_vars=variables
         )
         if found.get("failed") or found.get("unreachable"):
-            raise _NoAnswer(found)
+            raise NoAnswer(found)
         for key in ("changed", "invocation", "_ansible_parsed"):
             found.pop(key, None)
         return found
@@ -151,7 +151,7 @@ class ActionModule(ActionBase):
         return {name: self._templar.template(value) for name, value in own.items()}
 
 
-class _NoAnswer(Exception):
+class NoAnswer(Exception):
     """A module failed on the host, or did not reach it."""
 
     def __init__(self, result: dict[str, Any]) -> None:

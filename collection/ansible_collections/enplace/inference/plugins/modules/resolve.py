@@ -51,6 +51,7 @@ description:
   - C(enplace_reports_dir), default V(reports) - a folder on the controller; a relative one begins at the current
     folder.
   - C(enplace_status_fail), default V(true) - whether the playbook status fails where something differs.
+  - C(enplace_preflight_fail), default V(true) - whether the playbook preflight fails where there is a trap.
   - C(enplace_teardown_weights), default V(false) - whether the playbook teardown removes weights that nothing else on
     the host needs.
   - C(enplace_verify_suite), default V(full) - what the playbook verify asks of servers - V(gate), V(full), V(bench) or

@@ -98,6 +98,7 @@ SETTINGS: dict[str, Setting] = {
     "ca_bundle": Setting("str", None),
     "reports_dir": Setting("str", "reports"),
     "status_fail": Setting("bool", True),
+    "preflight_fail": Setting("bool", True),
     "teardown_weights": Setting("bool", False),
     "verify_suite": Setting("str", FULL, SUITES),
     "verify_hours": Setting("number", None),
@@ -160,10 +161,11 @@ class Target:
         return other.variant["accelerator"] == "gaudi2" and bool(set(self.cards) & set(other.cards))
 
 
-def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(variables: Mapping[str, Any], recipes_required: bool = True) -> dict[str, Any]:
     """The enplace_* variables of a host, checked and completed with defaults.
 
-    An unknown enplace_ name is an error: a misspelt setting that is ignored is a wrong server. Raises RecipeError.
+    An unknown enplace_ name is an error: a misspelt setting that is ignored is a wrong server. Raises RecipeError, also
+    for a host without recipes where they are required.
     """
     problems = []
     settings = {name: setting.default for name, setting in SETTINGS.items()}
@@ -192,8 +194,9 @@ def read_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(Problem(f"inventory {name}", "has a wrong value", f"{value!r}", str(error)))
     if not problems:
         problems = list(_judge_settings(settings))
-    if not problems and settings["verify_url"] and settings["verify_checks"]:
-        # A server that is known by its address alone needs no recipe.
+    needless = settings["verify_url"] and settings["verify_checks"]
+    if not problems and (needless or (settings["recipes"] is None and not recipes_required)):
+        # A server that is known by its address alone needs no recipe, nor does a look at a host.
         settings["recipes"] = []
     elif not problems:
         settings["recipes"], problems = _read_entries(settings)
