@@ -331,6 +331,8 @@ class Scene:
         recipe = copy.deepcopy(self.smoke)
         variant = recipe["variants"]["cpu"]
         variant["checks"] = copy.deepcopy(CHECKS)
+        # Its prompts may be longer than the context that tells the releases apart.
+        variant.pop("bench", None)
         variant["arguments"]["max-model-len"] = context
         variant["ready"]["timeout_s"] = 180
         manifest = simulated.manifest(simulated.load_repository(self.repositories / repository))

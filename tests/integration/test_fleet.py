@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             for start in range(0, size, 20_000_000):
                 stream.write(content.randbytes(min(20_000_000, size - start)))
     # Of a checkout of its own: the demo's hub is another one, which others may be using.
+    program = Path("tests", "sim", "hub", "hub.py")
+    (folder / "checkout" / program).parent.mkdir(parents=True)
+    shutil.copyfile(ROOT / program, folder / "checkout" / program)
     lab = Lab(folder / "checkout")
     lab.up(*HOSTS)
     lab.hub(folder / "hub")
