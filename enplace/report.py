@@ -590,6 +590,7 @@ def markdown(report: Report) -> str:
                 told.append(f"recipe: {recipe_text(figure)}: {verdict_text(figure)}")
             rows.append((f"{figure_name(figure)}; {figure['method']}", "; ".join(told)))
         lines += [*_rows(("Test", "Result"), rows), ""]
+    lines += [f"Not known: {_md(note)}." for note in data["notes"]] + [""] * bool(data["notes"])
     lines += ["## What was verified", ""]
     facts = {
         "recipe": subject["recipe"],

@@ -82,6 +82,7 @@ LIES = {
     "counter_falls": "request counter that starts anew",
     "answers_from_elsewhere": "completions the engine never finished",
     "no_metrics": "/metrics without anything that identifies the process",
+    "tells_nothing": "neither /health nor /metrics, nor /version",
     "unhealthy_after": "/health 503 once a completion was answered",
     "no_call": "never calls a tool",
     "wrong_city": "a call about another city",
@@ -475,6 +476,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if me.everywhere and me.lie in WIRE:
             self._wire()
+        elif me.lie == "tells_nothing" and self.path in ("/health", "/metrics", "/version"):
+            self._json({"error": {"message": "no such path"}}, 404)
         elif self.path == "/health":
             bad = me.lie == "unhealthy_after" and me.finished > BEGIN
             self._send(503 if bad else 200, b"", "text/plain")

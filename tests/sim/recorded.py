@@ -76,7 +76,9 @@ class Recorded:
         return self.root / path.lstrip("/")
 
     def _take(self, name: str) -> None:
-        kind, where, lines, errors = "", "", [], []  # type: ignore[var-annotated]
+        kind, where = "", ""
+        lines: list[str] = []
+        errors: list[str] = []
 
         def close() -> None:
             if kind == "file":
@@ -87,7 +89,7 @@ class Recorded:
                 self.programs[label] = Result((label,), int(rc), texts[0], texts[1])
 
         for line in (FOLDER / name / "host.txt").read_text(encoding="utf-8").splitlines():
-            if line[:2] in ("| ", "|") or line.startswith("| "):
+            if line == "|" or line.startswith("| "):
                 lines.append(line[2:])
             elif line.startswith("! "):
                 errors.append(line[2:])

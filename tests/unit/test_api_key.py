@@ -90,7 +90,10 @@ def test_only_a_plain_file_of_root_is_one(key_file: Path, monkeypatch: pytest.Mo
         with pytest.raises(Failure) as failure:
             api_key.check_key_file(str(path))
         assert found in failure.value.found
-    monkeypatch.setattr(api_key, "OWNER", os.geteuid() + 1)
+    own = os.geteuid()
+    monkeypatch.setattr(api_key, "OWNER", own + 1)
+    assert api_key.read_key(str(key_file)) == KEY, "on a controller it is the user's own"
+    monkeypatch.setattr(os, "geteuid", lambda: own + 2)
     with pytest.raises(Failure, match="a file of user"):
         api_key.check_key_file(str(key_file))
 

@@ -181,6 +181,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "counter_falls": EVERY,
     "answers_from_elsewhere": EVERY,
     "no_metrics": EVERY,
+    "tells_nothing": EVERY,
     "unhealthy_after": EVERY,
 }
 # What the message must say, where a lie could be found for a wrong reason.
@@ -282,6 +283,7 @@ SAYS = {
     "counter_falls": "fell from",
     "answers_from_elsewhere": "something else answered",
     "no_metrics": "would go unseen",
+    "tells_nothing": "/health was refused",
     "gigabyte": "too large",
     "compressed": "compressed",
     "invalid_json": "not JSON",

@@ -8,6 +8,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ansible_collections.enplace.inference.plugins.plugin_utils import audit
 from ansible_collections.enplace.inference.plugins.plugin_utils import plan as planner
 from ansible_collections.enplace.inference.plugins.plugin_utils.recipe import RECIPES, RecipeError
 
-from tests.sim.liar import Simulated
+from tests.sim.liar import ANSWERS, Simulated
 
 ASK = "Where are the boats?"
 CHECKS: list[dict[str, Any]] = [
@@ -214,6 +215,42 @@ def test_what_cannot_be_measured_is_a_problem_and_no_figure(server: Simulated) -
     assert "vllm bench serve failed" in report["problems"][0]
 
 
+# ---- servers that somebody else made
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"check": "known_answers", "prompts": [{"ask": ask, "expect": [answer]} for ask, answer in ANSWERS.items()]},
+    {"check": "tool_call", "calls": 2},
+    {"check": "json_schema"},
+]
+
+
+def test_a_server_that_tells_nothing_of_itself_is_asked_all_the_same_and_that_is_said() -> None:
+    with Simulated("tells_nothing") as liar:
+        asked = replace(subject(liar, checks=FOREIGN), release="")
+        report = reports.run(asked, {}, None, lambda: None)
+        managed = reports.run(replace(asked, release="a" * 64), {}, None, lambda: None)
+        healthy = reports.run(replace(asked, checks=[{"check": "healthy"}]), {}, None, lambda: None)
+    assert (report["all_passed"], [check["status"] for check in report["checks"]]) == (True, ["pass"] * 3)
+    (note,) = report["notes"]
+    assert "would go unseen" in note
+    # Of a server that enplace made it is demanded; and what asks for it fails for anybody's.
+    assert managed["all_passed"] is False
+    assert managed["notes"] == []
+    assert healthy["checks"][0]["status"] == "fail"
+
+
+def test_a_server_that_ceases_to_tell_is_not_believed(server: Simulated) -> None:
+    def tell(report: dict[str, Any]) -> None:
+        if report["checks"][1]["status"] == "not run":
+            server.lie = "tells_nothing"
+
+    asked = replace(subject(server, checks=FOREIGN), release="")
+    report = reports.run(asked, {}, None, lambda: None, tell)
+    assert [check["status"] for check in report["checks"]] == ["pass", "fail", "not run"]
+    assert "would go unseen" in report["checks"][1]["reason"]
+
+
 # ---- what the playbook asks
 
 
@@ -227,7 +264,7 @@ def targets(asked: dict[str, Any]) -> list[planner.Target]:
 
 
 def of_address(**changes: Any) -> dict[str, Any]:
-    asked = settings(verify_url="http://10.0.0.1:8000", **changes)
+    asked = settings(**{"verify_url": "http://10.0.0.1:8000", **changes})
     (found,) = audit.of_address(targets(asked), asked, sys.executable)
     return found
 
@@ -242,6 +279,12 @@ def test_a_server_known_by_its_address_is_asked_what_the_recipe_asks() -> None:
     without = of_address(verify_without=["log_line", "libraries", "no_errors"], verify_model="m", verify_version="1.2")
     assert {"log_line", "libraries", "no_errors"}.isdisjoint(check["check"] for check in without["checks"])
     assert (without["model"], without["engine"]["version"]) == ("m", "1.2")
+
+
+@pytest.mark.parametrize("given", ["http://10.0.0.1:8000/", "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/v1/"])
+def test_an_address_may_be_written_as_clients_write_it(given: str) -> None:
+    found = of_address(verify_url=given)
+    assert (found["url"], found["slug"]) == ("http://10.0.0.1:8000", "10-0-0-1-8000.full")
 
 
 def test_the_suite_bench_measures_what_the_recipe_says_beside_its_figures() -> None:

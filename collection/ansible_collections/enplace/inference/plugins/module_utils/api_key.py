@@ -16,7 +16,7 @@ from ansible_collections.enplace.inference.plugins.module_utils.files import Fai
 #: Fewer can be guessed by asking.
 MIN_CHARACTERS = 16
 MAX_BYTES = 4096
-#: Whose file it must be: a user id.
+#: Whose file it must be: a user id. On a controller whoever asks is not root, and it may be his own.
 OWNER = 0
 EXPECTED = f"a plain file of root, mode 0600 or stricter, with one line of at least {MIN_CHARACTERS} characters"
 
@@ -37,7 +37,7 @@ def read_key(path: str) -> str:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise _failure(path, "no plain file")
-        if found.st_uid != OWNER:
+        if found.st_uid not in (OWNER, os.geteuid()):
             raise _failure(path, f"a file of user {found.st_uid}", f"chown root {path}")
         if found.st_mode & 0o7177:
             raise _failure(path, f"mode {stat.S_IMODE(found.st_mode):04o}", f"chmod 0600 {path}")

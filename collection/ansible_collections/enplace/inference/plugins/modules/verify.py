@@ -296,7 +296,10 @@ def main() -> None:
         module.fail_json(msg=f"The report cannot be written to {path}: {error}. The checks ran; see report.", **result)
     if not report["all_passed"]:
         bad = sum(not reports.good(check) for check in report["checks"])
-        head = f"{bad} of {len(report['checks'])} checks did not pass at {subject.url} ({subject.model}):"
+        told = (
+            f"{bad} of {len(report['checks'])} checks did not pass" if bad else "All checks passed, and not all is well"
+        )
+        head = f"{told} at {subject.url} ({subject.model}):"
         where = [f"The whole report: {path}"] if path else []
         module.fail_json(msg="\n".join([head, *result["failures"], *where]), **result)
     module.exit_json(**result)

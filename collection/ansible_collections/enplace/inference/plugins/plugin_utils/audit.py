@@ -74,7 +74,8 @@ def of_host(
 def of_address(targets: Sequence[Target], settings: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
     """One server that somebody else made, asked by the controller with `python`. Raises RecipeError."""
     name = "inventory enplace_verify_url"
-    url = str(settings["verify_url"])
+    # As clients of the interface write it, too.
+    url = re.sub(r"(/v1)?/*$", "", str(settings["verify_url"]))
     given = settings["verify_checks"]
     if given is None and len(targets) != 1:
         found = ", ".join(target.reference for target in targets) or "none"

@@ -95,6 +95,11 @@ class Subject:
     api_key_file: str = ""
     suite: str = GATE
 
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody else made the server: it is known by its address alone."""
+        return not self.release
+
     def as_data(self) -> dict[str, Any]:
         return {
             "url": self.url,
@@ -207,6 +212,7 @@ def run(
         "client": {"openai": ""},
         "started": _now(),
         "problems": [],
+        "notes": [],
         "checks": [],
     }
 
@@ -227,11 +233,11 @@ def run(
     import openai
 
     report["client"]["openai"] = str(openai.__version__)
-    results = _run_all(subject, checks, unit, key, told)
+    results = _run_all(subject, checks, unit, key, report["notes"], told)
     if subject.suite == SOAK:
         report["rounds"] = 1
         while all(map(good, results)) and time.monotonic() - clock < soak_s:
-            results = _run_all(subject, checks, unit, key)
+            results = _run_all(subject, checks, unit, key, [])
             report["rounds"] += 1
             told(results)
     if key and any(result["status"] != NOT_RUN for result in results):
@@ -361,6 +367,7 @@ def _run_all(
     checks: list[dict[str, Any]],
     unit: Unit | None,
     key: str,
+    notes: list[str],
     told: Callable[[Sequence[dict[str, Any]]], None] = lambda _results: None,
 ) -> list[dict[str, Any]]:
     # Imported here, so that a run that finds a good report loads neither these nor the client.
@@ -369,6 +376,11 @@ def _run_all(
     results: list[dict[str, Any]] = []
     gone = ""
     vitals, trouble = _vitals(subject, None, 0, key)
+    if vitals is not None and not vitals.told:
+        notes.append(
+            "the server tells nothing of itself (/health, and the counters in /metrics of vLLM): a restart between "
+            "checks, or another server that answers, would go unseen"
+        )
     context = suite.Context(
         version=subject.engine.get("version", ""),
         unit=unit.name if unit is not None else "",
@@ -436,7 +448,10 @@ def _failure(error: Exception | None) -> Any:
 
 
 def _vitals(subject: Subject, before: Any, answered: int, key: str) -> tuple[Any, Any]:
-    """(what tells the process, None), or (None, why it is unwell or not the one of before)."""
+    """(what tells the process, None), or (None, why it is unwell or not the one of before).
+
+    A server that somebody else made need not tell anything, but must not begin or cease to.
+    """
     from ansible_collections.enplace.inference.plugins.module_utils.verify import server
 
     settle = time.monotonic() + SETTLE_S
@@ -447,6 +462,8 @@ def _vitals(subject: Subject, before: Any, answered: int, key: str) -> tuple[Any
         except server.CheckFailed as error:
             return None, error
         reference = before if before is not None else now
+        if subject.foreign and not reference.told and not now.told:
+            return now, None
         reason = now.since(reference)
         lag = now.missing(reference, answered)
         if lag and not reason and time.monotonic() < settle:

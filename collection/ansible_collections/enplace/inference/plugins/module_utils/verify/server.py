@@ -36,12 +36,20 @@ STARTED = "process_start_time_seconds"
 COUNTED_S = 5.0
 
 
+# What servers answer where they have no such path.
+NO_SUCH_PATH = (404, 405, 501)
+
+
 class CheckFailed(Failure):
-    """A check's demand that does not hold, with the evidence gathered until then."""
+    """A check's demand that does not hold, with the evidence gathered until then.
+
+    status: that of the HTTP answer it stands for; 0 for none.
+    """
 
     def __init__(self, what: str, expected: str = "", found: Any = "", todo: str = "", **evidence: Any) -> None:
         super().__init__(masked(what), expected=masked(expected), found=shown(found), todo=todo)
         self.evidence = evidence
+        self.status = 0
 
 
 class Deadline:
@@ -158,13 +166,18 @@ class Vitals:
     finished: float | None
     tokens: float | None = None
 
+    @property
+    def told(self) -> bool:
+        """Whether there is anything by which one process is known from the next."""
+        return self.started is not None or self.finished is not None
+
     def as_text(self) -> str:
         """All three, for a message."""
         return f"{STARTED} {self.started}, {FINISHED} {self.finished}, {TOKENS} {self.tokens}"
 
     def since(self, before: Vitals) -> str:
         """Why this is not the process that `before` was taken of; empty if nothing speaks against it."""
-        if self.started is None and self.finished is None:
+        if not self.told:
             return (
                 "no process_start_time_seconds and no vllm:request_success_total in /metrics: a restart would go unseen"
             )
@@ -364,9 +377,14 @@ class Server:
             time.sleep(0.05)
 
     def vitals(self) -> Vitals:
-        """Healthy, or CheckFailed; and what tells one process from the next."""
-        self.get("/health")
-        metrics = self.metrics()
+        """Healthy, or CheckFailed; and what tells one process from the next, all None where there are no such paths."""
+        try:
+            self.get("/health")
+            metrics = self.metrics()
+        except CheckFailed as error:
+            if error.status in NO_SUCH_PATH:
+                return Vitals(None, None)
+            raise
         return Vitals(metrics.total(STARTED), metrics.finished, metrics.total(TOKENS))
 
     def _plain(self, path: str, body: dict[str, Any] | None) -> str:
@@ -593,7 +611,9 @@ def _status(path: str, status: int, body: str) -> CheckFailed:
         401: "the key is not the server's" if _keys else "the server wants a key: enplace_api_key_file names its file",
         404: "see whether the address and the model's name are right",
     }.get(status, "the server's journal says why")
-    return CheckFailed(f"{path} was refused", "HTTP 200", f"HTTP {status}: {body}", todo)
+    failed = CheckFailed(f"{path} was refused", "HTTP 200", f"HTTP {status}: {body}", todo)
+    failed.status = status
+    return failed
 
 
 def _too_large(path: str) -> CheckFailed:
