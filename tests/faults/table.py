@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import measured
+from tests.measured import ROOT
+
 REPORT = ROOT / "reports" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
 
@@ -70,26 +67,9 @@ class Results:
 
     def add(self, result: Result) -> None:
         self.faults.append(result)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        value = {
-            "format": 1,
-            "date": time.strftime("%Y-%m-%d", time.gmtime(self.begun)),
-            "machine": machine(),
-            "seconds": round(time.time() - self.begun, 1),
-            "undisturbed_outage_s": round(self.undisturbed_outage_s, 1),
-            "faults": [asdict(entry) for entry in self.faults],
-        }
-        self.path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def machine() -> str:
-    """This machine in general words: nothing that names it."""
-    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    found = re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M)
-    kind = "a virtual machine" if found else "a machine"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
-    return f"{kind} with {os.cpu_count()} {platform.machine()} cores and {memory:.0f} GiB, {system}"
+        faults = [asdict(entry) for entry in self.faults]
+        outage = round(self.undisturbed_outage_s, 1)
+        measured.store(self.path, self.begun, undisturbed_outage_s=outage, faults=faults)
 
 
 COLUMNS = ("fault", "answers afterwards", "no answer for", "answers again after", "second run")
@@ -123,14 +103,5 @@ def page(report: dict[str, Any]) -> str:
     return HEAD + said + "\n\n" + "\n".join(lines) + "\n" + METHOD.format(undisturbed=report["undisturbed_outage_s"])
 
 
-def main() -> int:
-    if not REPORT.is_file():
-        print(f"{REPORT.relative_to(ROOT)}: no such file: run make test-faults first", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(json.loads(REPORT.read_text(encoding="utf-8"))), encoding="utf-8")
-    print(subprocess.run(["git", "diff", "--stat", "--", str(PAGE)], cwd=ROOT, capture_output=True, text=True).stdout)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured.publish(REPORT, PAGE, page, "test-faults"))

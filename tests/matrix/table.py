@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.table import machine
+from tests import measured
+from tests.measured import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "reports" / "matrix.json"
 PAGE = ROOT / "docs" / "checks.md"
 
@@ -35,7 +33,7 @@ METHOD = """
   checks after it are then not run, which is no pass.
 - `make matrix` runs, for each fault, the checks that must fail and some beside them that must not; with
   `ENPLACE_MATRIX_ALL=1` it runs all checks for each. `ENPLACE_MATRIX_URL` names another server with the smoke model
-  than that of the demo's host.
+  than that of the demo's host, `ENPLACE_ENGINE_HOST` another test host.
 - Real: the engine, its model, the client, the checks. Simulated: the faults, on the way between them. The smoke model
   has no draft: the counters of speculation on /metrics are worked out from the tokens that the engine counted, and the
   check `draft` is tried on them. The journal, the unit and the process of `libraries`, `log_line` and `no_errors` are
@@ -76,15 +74,7 @@ class Results:
 
     def add(self, result: Result) -> None:
         self.faults.append(result)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        report = {
-            "format": 1,
-            "date": time.strftime("%Y-%m-%d", time.gmtime(self.begun)),
-            "machine": machine(),
-            "seconds": round(time.time() - self.begun, 1),
-            "faults": [asdict(entry) for entry in self.faults],
-        }
-        self.path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        measured.store(self.path, self.begun, faults=[asdict(entry) for entry in self.faults])
 
 
 def names(checks: list[str]) -> str:
@@ -121,14 +111,5 @@ def page(report: dict[str, Any]) -> str:
     return HEAD + said + "\n## By fault\n\n" + "\n".join(lines) + "\n" + METHOD
 
 
-def main() -> int:
-    if not REPORT.is_file():
-        print(f"{REPORT.relative_to(ROOT)}: no such file: run make matrix first", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(json.loads(REPORT.read_text(encoding="utf-8"))), encoding="utf-8")
-    print(subprocess.run(["git", "diff", "--stat", "--", str(PAGE)], cwd=ROOT, capture_output=True, text=True).stdout)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured.publish(REPORT, PAGE, page, "matrix"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import measured
 from tests.faults import table
 from tests.faults.scene import Watch, differences
 from tests.faults.table import Result, Results
@@ -28,7 +29,7 @@ def test_a_page_tells_of_each_fault_that_was_run_and_of_no_other(tmp_path: Path)
 
 
 def test_a_machine_is_named_in_general_words() -> None:
-    assert table.machine().startswith(("a machine with ", "a virtual machine with "))
+    assert measured.machine().startswith(("a machine with ", "a virtual machine with "))
 
 
 @pytest.mark.parametrize(
