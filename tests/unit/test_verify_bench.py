@@ -253,6 +253,8 @@ def test_a_figure_says_how_it_was_measured(measure: Measure, url: str) -> None:
     method = named(measure(ONE))["decode", None]["method"]
     assert "a warm-up, then 3 passes of 4 requests with 64 tokens each" in method
     assert f"vllm bench serve --backend openai --endpoint /v1/completions --base-url {url}" in method
+    assert "--result-dir '<folder>'" in method
+    assert named(measure(ONE))["decode", None]["method"] == method, "the same words for the same load"
 
 
 def test_figures_so_far_are_told_after_each_workload_and_a_failure_ends_none_of_the_others(

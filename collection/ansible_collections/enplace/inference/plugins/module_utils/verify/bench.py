@@ -171,7 +171,8 @@ def _measured(
         _one_pass(argv, target, workload, number * 1000 + index, folder, server)
         for index in range(1, workload.passes + 1)
     ]
-    first = _of_pass(argv, workload.requests, number * 1000 + 1, folder, "<random>")
+    # As anybody may type it: no name that is made up anew each time.
+    first = _of_pass(argv, workload.requests, number * 1000 + 1, "<folder>", "<random>")
     method = (
         f"by vllm bench serve: a warm-up, then {_counted(workload.passes, 'pass', 'passes')} of "
         f"{_counted(workload.requests, 'request', 'requests')} with {workload.output_tokens} tokens each; "
