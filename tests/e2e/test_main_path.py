@@ -74,12 +74,12 @@ def says(result: Play, *parts: str) -> None:
         assert part in result.message, result.message
 
 
-def ask(url: str, seconds: float = 0) -> str:
+def ask(url: str, seconds: float = 0, model: str = "enplace/smoke") -> str:
     """The answer of the printed curl line, asked again until `seconds` have passed."""
     end = time.monotonic() + seconds
     while True:
         done = subprocess.run(
-            ["sh", "-c", curl_line(url, "enplace/smoke")], capture_output=True, text=True, timeout=120, check=False
+            ["sh", "-c", curl_line(url, model)], capture_output=True, text=True, timeout=120, check=False
         )
         if done.returncode == 0 and '"choices"' in done.stdout:
             return str(json.loads(done.stdout)["choices"][0]["message"]["content"])
@@ -341,20 +341,23 @@ def test_what_somebody_changed_is_named_and_put_right_without_a_restart(lab: Lab
     assert status(run, demo).rc == 0
 
 
-def test_a_second_recipe_comes_and_goes_beside_the_first(lab: Lab, demo: str, run: Run, tmp_path: Path) -> None:
-    def twin(text: str) -> str:
-        head, body = text.split("  cpu:\n", 1)
-        return f"{head}  cpu:\n{body}\n  cpu2:\n{body}"
-
+def test_a_second_recipe_with_a_draft_comes_and_goes_beside_the_first(lab: Lab, demo: str, run: Run) -> None:
     invocation = ["systemctl", "show", "-p", "InvocationID", "--value", "enplace-enplace-smoke-cpu"]
     before = lab.exec(demo, invocation).stdout
-    arguments = folder_with(tmp_path, twin, {"recipe": "enplace/smoke:cpu2", "port": 8001})
+    dense = {"recipe": "enplace/smoke-dense:cpu", "port": 8001}
+    arguments = ["-e", json.dumps({"enplace_recipes": ["enplace/smoke:cpu", dense]})]
     result = run("-l", demo, *arguments)
     assert result.rc == 0, result.text
-    # Neither an environment nor weights: it shares those of the first.
-    assert result.changed == ["Bring the release into service, or keep what serves", "Write the report"]
-    for port in (8000, 8001):
-        assert ask(f"http://{lab.address(demo)}:{port}") == "Paris"
+    # No environment: it shares that of the first.
+    activated = ["Bring the release into service, or keep what serves", "Write the report"]
+    assert result.changed == ["Fetch the weights", *activated]
+    report = json.loads((ROOT / "reports" / demo / "enplace-smoke-dense-cpu.json").read_text(encoding="utf-8"))
+    found = {check["name"]: check["status"] for check in report["checks"]}
+    # An engine with a draft refuses these two, as the recipe says.
+    assert {name for name, status in found.items() if status == "refused"} == {"logit_bias", "min_p"}
+    assert (found["draft"], report["all_passed"]) == ("pass", True)
+    for port, model in ((8000, "enplace/smoke"), (8001, "enplace/smoke-dense")):
+        assert ask(f"http://{lab.address(demo)}:{port}", model=model) == "Paris"
     assert lab.exec(demo, invocation).stdout == before
     again = run("-l", demo, *arguments)
     assert (again.rc, again.changed) == (0, []), again.text
@@ -363,7 +366,7 @@ def test_a_second_recipe_comes_and_goes_beside_the_first(lab: Lab, demo: str, ru
     # Without it in the list it is taken out of service.
     result = run("-l", demo)
     assert result.changed == ["Bring the release into service, or keep what serves"], result.text
-    assert lab.exec(demo, ["systemctl", "is-active", "enplace-enplace-smoke-cpu2"]).returncode != 0
+    assert lab.exec(demo, ["systemctl", "is-active", "enplace-enplace-smoke-dense-cpu"]).returncode != 0
     assert lab.exec(demo, invocation).stdout == before
     assert run("-l", demo).changed == []
 
@@ -386,6 +389,8 @@ def test_a_server_with_a_key_stands_by_and_is_verified_in_the_place_of_the_first
     arguments = folder_with(tmp_path, few_checks, entry)
     result = run("-l", demo, *arguments)
     assert result.rc == 0, result.text
+    # Neither an environment nor weights: it shares those of the first.
+    assert not {"Make the environment", "Fetch the weights"} & set(result.changed)
     states = ["systemctl", "is-active", "enplace-enplace-smoke-cpu", "enplace-enplace-smoke-cpu2"]
     assert lab.exec(demo, states).stdout.split() == ["active", "inactive"]
     assert (again := run("-l", demo, *arguments)).changed == [], again.text
