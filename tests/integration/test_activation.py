@@ -116,11 +116,14 @@ class Site:
         assert holder[0] == "process"
         self.tell("kill", "-9", holder[1])
 
-    def release(self, name: str, lie: str = "", slow_s: int = 0, ends: bool = False) -> dict[str, Any]:
-        """A release of a server that tells one lie, answers late, or ends at once; `name` decides the digest."""
+    def release(
+        self, name: str, lie: str = "", slow_s: int = 0, pace_s: float = 0.001, ends: bool = False
+    ) -> dict[str, Any]:
+        """A release of a server that tells one lie, starts late, speaks slowly, or ends; `name` decides the digest."""
         digest = files.sha256_bytes(name.encode())
         path = f"/opt/enplace/releases/{SLUG}/{digest[:12]}"
-        serve = f"sleep {slow_s}; exec /usr/bin/python3 /opt/simulated/liar.py --port {PORT} --lie '{lie}'"
+        liar = f"/usr/bin/python3 /opt/simulated/liar.py --port {PORT} --pace {pace_s} --lie '{lie}'"
+        serve = f"sleep {slow_s}; exec {liar}"
         python = f"{self.client['client_path']}/bin/python"
         ask = ["--url", URL, "--model", "enplace/smoke"]
         unit = Unit(
@@ -263,7 +266,9 @@ def test_a_bad_release_is_taken_back(site: Site, name: str, said: str) -> None:
 
 @pytest.mark.parametrize("phase", ["ready", "verifying"])
 def test_a_module_that_is_killed_is_taken_further(site: Site, phase: str) -> None:
-    release = site.release(f"killed-{phase}", slow_s=3)
+    # Slow enough that the phase is still the same when the module is killed, on a busy machine too.
+    starting = phase == "ready"
+    release = site.release(f"killed-{phase}", slow_s=6 if starting else 0, pace_s=0.001 if starting else 0.3)
     process = site.begin(release)
     site.wait_for(phase)
     site.kill_module()
@@ -277,8 +282,8 @@ def test_a_module_that_is_killed_is_taken_further(site: Site, phase: str) -> Non
 
 
 def test_a_power_cut_in_the_middle_boots_what_was_verified(site: Site) -> None:
-    before = site.release("killed-verifying", slow_s=3)
-    release = site.release("power-cut", slow_s=4)
+    before = site.release("killed-verifying", pace_s=0.3)
+    release = site.release("power-cut", slow_s=6)
     process = site.begin(release)
     site.wait_for("ready")
     assert site.show("FragmentPath") == f"/run/systemd/system/{UNIT}"

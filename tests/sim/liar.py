@@ -971,9 +971,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="a simulated server that tells one lie; no lie: an honest one")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--lie", default="", choices=["", *LIES, *WIRE, *OTHER])
+    parser.add_argument("--pace", type=float, default=0.001, help="seconds before each token; a reply begins after ten")
     options = parser.parse_args()
     # As the engine does: no command line holds its key.
-    with Simulated(options.lie, port=options.port, key=os.environ.get("VLLM_API_KEY", "")) as server:
+    key = os.environ.get("VLLM_API_KEY", "")
+    with Simulated(options.lie, port=options.port, pace_s=options.pace, key=key) as server:
         print(f"simulated server at {server.url}, lie: {options.lie or 'none'}", flush=True)
         threading.Event().wait()
 
