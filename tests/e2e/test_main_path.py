@@ -369,6 +369,15 @@ def test_a_second_recipe_with_a_draft_comes_and_goes_beside_the_first(lab: Lab, 
     assert lab.exec(demo, ["systemctl", "is-active", "enplace-enplace-smoke-dense-cpu"]).returncode != 0
     assert lab.exec(demo, invocation).stdout == before
     assert run("-l", demo).changed == []
+    # Its weights and its draft go when somebody says so; those of the first are not touched.
+    cached = ["find", "/var/lib/enplace/hub", "-name", "*smoke-dense*", "-o", "-name", "*smoke-eagle3*"]
+    assert "models--enplace--smoke-eagle3" in lab.exec(demo, cached).stdout
+    what = ["-e", f"enplace_teardown={dense['recipe']}", "-e", "enplace_teardown_weights=true"]
+    result = run("-l", demo, *what, playbook="playbooks/teardown.yml")
+    assert result.rc == 0, result.text
+    assert lab.exec(demo, cached).stdout == ""
+    assert lab.exec(demo, invocation).stdout == before
+    assert run("-l", demo).changed == []
 
 
 def test_a_server_with_a_key_stands_by_and_is_verified_in_the_place_of_the_first(

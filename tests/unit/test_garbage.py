@@ -83,6 +83,8 @@ def snapshot(cache: Path, repository: str, revision: str, files: dict[str, str])
     for name, content in files.items():
         (folder / "blobs" / content).write_text(content)
         (place / name).symlink_to(f"../../blobs/{content}")
+    (cache / ".locks" / folder.name).mkdir(parents=True, exist_ok=True)
+    (cache / ".locks" / folder.name / "blob.lock").touch()
     (cache / "enplace-verified").mkdir(exist_ok=True)
     (cache / "enplace-verified" / f"{repository.replace('/', '--')}--{revision}.json").write_text("{}")
     return repository, revision, str(place)
@@ -100,6 +102,7 @@ def test_weights_go_with_the_last_release_that_names_them(layout: Layout, tmp_pa
     assert (Path(two[2]) / "y").read_text() == "shared"
     assert sorted(path.name for path in (cache / "models--org--model" / "blobs").iterdir()) == ["shared"]
     assert not (cache / "models--org--draft").exists()
+    assert [path.name for path in (cache / ".locks").iterdir()] == ["models--org--model"]
     assert [path.name for path in (cache / "enplace-verified").iterdir()] == [f"org--model--{'b' * 40}.json"]
 
 

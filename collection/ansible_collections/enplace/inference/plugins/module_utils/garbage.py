@@ -136,6 +136,8 @@ def _remove_content(repository: Path) -> list[str]:
     snapshots = repository / "snapshots"
     if not snapshots.is_dir() or not any(snapshots.iterdir()):
         files.remove(str(repository))
+        # hf's locks of its blobs: nobody downloads it now, our own lock says so.
+        files.remove(str(repository.parent / ".locks" / repository.name))
         return [str(repository)]
     used: set[str] = set()
     for folder, _folders, names in os.walk(snapshots):
