@@ -10,14 +10,16 @@ from typing import Any
 def kernel_blocks(num_blocks: int, groups: Sequence[Any], kernel_block_size: int, rows: Mapping[str, int]) -> int:
     """How many kernel blocks the blocks of the KV cache are, which is also the number of the spare one behind them.
 
-    A hybrid's KV block holds several kernel blocks. ``groups`` are those of attention layers, ``rows`` the lengths of the
-    tensors as allocated, by layer. Raises RuntimeError where the spare block is not the last of a tensor: padding would
-    write into the KV cache of a request, or behind its end.
+    A hybrid's KV block holds several kernel blocks. ``groups`` are those of attention layers, ``rows`` the lengths of
+    the tensors as allocated, by layer. Raises RuntimeError where the spare block is not the last of a tensor: padding
+    would write into the KV cache of a request, or behind its end.
     """
     sizes = {group.kv_cache_spec.block_size for group in groups}
     if len(sizes) != 1 or next(iter(sizes)) % kernel_block_size:
-        raise RuntimeError(f"blocks of {sorted(sizes)} tokens are not a whole number of kernel blocks of {kernel_block_size}")
-    spare = num_blocks * (next(iter(sizes)) // kernel_block_size)
+        raise RuntimeError(
+            f"blocks of {sorted(sizes)} tokens are not a whole number of kernel blocks of {kernel_block_size}"
+        )
+    spare: int = num_blocks * (next(iter(sizes)) // kernel_block_size)
     for group in groups:
         for layer in group.layer_names:
             if layer in rows and rows[layer] != (spare + 1) * kernel_block_size:

@@ -12,7 +12,9 @@ import torch
 ROWS = 256
 
 
-def rows_of(hidden: torch.Tensor, tokens: torch.Tensor, place: int, names: Sequence[str], lengths: Mapping[str, int]) -> Any:
+def rows_of(
+    hidden: torch.Tensor, tokens: torch.Tensor, place: int, names: Sequence[str], lengths: Mapping[str, int]
+) -> Any:
     """The hidden states of one prompt, in whatever layout the model gives those of all: flat, padded or joined."""
     if hidden.dim() == 2 and tokens.dim() == 2:
         hidden = hidden.view(*tokens.shape, -1)
