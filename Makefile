@@ -6,7 +6,7 @@ PYTHON := $(UV) run --locked python
 PARTS := lint sanity unit browser molecule e2e matrix integration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test $(PARTS) test-faults bench docs setup clean
+.PHONY: help demo test $(PARTS) test-faults test-fixes bench docs setup clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -26,6 +26,8 @@ e2e: ## a bare test host to a served model, and all that can go wrong
 matrix: ## each check fails for the faults that concern it: a real engine with one behaviour broken
 test-faults: setup ## what may break while a host changes, done to one with a real engine
 	@$(PYTHON) -m tests.gates faults
+test-fixes: setup ## whether the fix packs fit the sources that ENPLACE_VLLM_GAUDI_SRC and ENPLACE_VLLM_SRC name
+	@$(PYTHON) -m pytest tests/fixes
 integration: ## the test hosts, the simulated hub, the smoke model's build
 $(PARTS): setup
 	@$(PYTHON) -m tests.gates $@
