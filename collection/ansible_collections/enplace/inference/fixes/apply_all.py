@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Apply the fixes of a profile to the packages that this Python finds, check them, or take them back.
 

@@ -910,7 +910,7 @@ class Site:
 
     def diff(self, names: Sequence[str]) -> str:
         """What would change, as a unified diff."""
-        changes, blobs, _ = self.plan(names)
+        changes, blobs, _texts = self.plan(names)
         lines: list[str] = []
         for change in changes:
             old, new = (blobs[d].decode().splitlines(True) if d else [] for d in (change.before, change.after))

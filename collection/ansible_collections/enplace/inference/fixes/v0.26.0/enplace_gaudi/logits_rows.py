@@ -32,7 +32,7 @@ def for_rows(batch: Any, rows: Sequence[tuple[str, list[int]]]) -> Any:
     """The batch's processors, told of exactly the rows of this call. Rows that pad it repeat a request and get none."""
     requests = batch.enplace_requests
     processors = list(batch.logitsprocs.all)
-    wanted = any(uses_processors(requests[name].sampling_params) for name, _ in rows)
+    wanted = any(uses_processors(requests[name].sampling_params) for name, _row in rows)
     custom = any(not type(processor).__module__.startswith(BUILT_IN) for processor in processors)
     used = batch.enplace_processor_rows
     if not (wanted or custom or used):
@@ -44,7 +44,7 @@ def for_rows(batch: Any, rows: Sequence[tuple[str, list[int]]]) -> Any:
             request = requests[name]
             added.append((row, request.sampling_params, request.prompt_token_ids, outputs))
         seen.add(name)
-    now = {row for row, *_ in added}
+    now = {row for row, *_more in added}
     update = Update(len(rows), sorted(used - now), added)
     for processor in processors:
         processor.update_state(update)
