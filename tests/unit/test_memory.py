@@ -336,6 +336,17 @@ def test_start_needs_a_share_of_everything_even_with_a_pinned_pool() -> None:
     assert plan(GAUDI).start_free_bytes is None
 
 
+@pytest.mark.parametrize("value", ["NaN", "-inf", "inf", "much", True])
+def test_what_is_no_finite_number_is_said_and_counts_as_absent(value: str | bool) -> None:
+    for variant in (SPARK, GAUDI):
+        found = plan(changed(variant, gpu_memory_utilization=value))
+        assert found.utilization == 0.92
+        assert any(remark.name == "gpu-memory-utilization" for remark in found.unknown)
+    reserved = copy.deepcopy(GAUDI)
+    reserved["environment"]["VLLM_GRAPH_RESERVED_MEM"] = str(value)
+    assert plan(reserved).pool_bytes == plan(GAUDI).pool_bytes
+
+
 def test_the_spark_page_s_working_set() -> None:
     found = plan(SPARK)
     assert found.used_at_least_bytes is not None

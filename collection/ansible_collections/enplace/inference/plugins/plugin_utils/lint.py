@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -204,3 +205,14 @@ def lint_path(path: Path, *, engines: Path = ENGINES) -> list[Problem]:
     except RecipeError as error:
         return error.problems
     return lint_document(document, engines=engines)
+
+
+def number_of(value: Any) -> float | None:
+    """The finite number that a value or its text is; None where it is none. true and false are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None

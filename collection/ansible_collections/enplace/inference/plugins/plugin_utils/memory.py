@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .lint import Rule, Subject
+from .lint import Rule, Subject, number_of
 from .recipe import Document, Problem
 
 GIB = 2**30
@@ -468,11 +468,11 @@ def _utilization(case: _Case) -> float:
     if case.utilization is not None:
         return case.utilization
     stated = case.arguments.get("gpu-memory-utilization", DEFAULT_UTILIZATION)
-    try:
-        return float(stated)
-    except (TypeError, ValueError):
+    found = number_of(stated)
+    if found is None:
         case.unknown.append(Remark("gpu-memory-utilization", f"not a number: {stated!r}"))
         return DEFAULT_UTILIZATION
+    return found
 
 
 def _speculation(case: _Case) -> Mapping[str, Any]:
@@ -871,9 +871,8 @@ def _left(case: _Case, found: Estimate) -> int | None:
         return None if weights is None else math.ceil(found.total_bytes * found.utilization) - weights
     if found.weights_card_bytes is None:
         return None
-    try:
-        reserved = float(case.environment("VLLM_GRAPH_RESERVED_MEM") or 0.1)
-    except ValueError:
+    reserved = number_of(case.environment("VLLM_GRAPH_RESERVED_MEM") or 0.1)
+    if reserved is None:
         reserved = 0.1
     if case.flag("enforce-eager"):
         reserved = 0.0

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..lint import Subject
+from ..lint import Subject, number_of
 from ..recipe import Problem
-from .common import Catalogue, checks, context_of, figures, number_of, on, prefix_caching, text_of, tokens_of
+from .common import Catalogue, checks, context_of, figures, on, prefix_caching, text_of, tokens_of
 
 catalogue = Catalogue()
 

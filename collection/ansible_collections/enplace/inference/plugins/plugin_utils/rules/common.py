@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..lint import Rule, Subject
+from ..lint import Rule, Subject, number_of
 from ..recipe import Problem
 
 Check = Callable[[Subject], Iterator[Problem]]
@@ -51,17 +50,6 @@ def text_of(value: Any) -> str:
 def truthy(value: Any) -> bool:
     """Whether the text of an environment variable or an argument turns something on."""
     return text_of(value).strip().lower() in ("1", "true", "yes", "on", "t", "y")
-
-
-def number_of(value: Any) -> float | None:
-    """The finite number that a value or its text is; None where it is none. true and false are no numbers."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def tokens_of(value: Any) -> int | None:

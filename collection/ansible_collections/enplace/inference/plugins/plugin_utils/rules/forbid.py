@@ -8,9 +8,9 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..lint import Subject
+from ..lint import Subject, number_of
 from ..recipe import Problem, did_you_mean
-from .common import Catalogue, engine_version, method, number_of, text_of, truthy, vllm_version
+from .common import Catalogue, engine_version, method, text_of, truthy, vllm_version
 from .fixes import applied, pack_of
 
 catalogue = Catalogue()

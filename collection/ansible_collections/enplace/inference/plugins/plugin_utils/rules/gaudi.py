@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..lint import Subject
+from ..lint import Subject, number_of
 from ..recipe import Problem
 from .common import (
     GAUDI2_CARD_BYTES,
@@ -16,7 +16,6 @@ from .common import (
     engine_name,
     engine_version,
     gated_delta,
-    number_of,
     on,
     prefix_caching,
     size_of,

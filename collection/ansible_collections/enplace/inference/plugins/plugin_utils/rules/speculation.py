@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..lint import Subject
+from ..lint import Subject, number_of
 from ..recipe import Problem
-from .common import Catalogue, checks, draftless, gated_delta, in_checkpoint, method, number_of, prefix_caching, text_of
+from .common import Catalogue, checks, draftless, gated_delta, in_checkpoint, method, prefix_caching, text_of
 
 catalogue = Catalogue()
 
