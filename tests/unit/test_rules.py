@@ -296,9 +296,14 @@ NESTED = st.recursive(
 SPECULATION = st.dictionaries(
     st.sampled_from(["method", "model", "num_speculative_tokens", "revision"]), NESTED | ODD, max_size=4
 )
+# A value that begins with a dash is refused by the form already, unless it is a number.
+WORD = TEXT.filter(lambda text: not text.startswith("-"))
 ARGUMENT = (
-    SCALAR
-    | st.lists(TEXT | ODD | NUMBER, min_size=1, max_size=3)
+    st.booleans()
+    | WORD
+    | ODD
+    | NUMBER
+    | st.lists(WORD | ODD | NUMBER, min_size=1, max_size=3)
     | st.dictionaries(TEXT, NESTED, max_size=3)
     | SPECULATION
 )
