@@ -253,6 +253,22 @@ def test_line_ends_of_windows_are_named(installed: Installed) -> None:
     refused(installed, 3, "CRLF", "--accept-changed-files")
 
 
+def test_a_changed_file_is_accepted_where_asked_and_where_no_touched_function_has_changed(installed: Installed) -> None:
+    path = installed.site / BATCH
+    path.write_text(ENGINE.replace("result = 0", "result = 1").replace("as asked", "as somebody asked"))
+    refused(installed, 3, "not as it was installed")
+    assert installed.run("--accept-changed-files").returncode == 0
+    assert "result = 1" in path.read_text()
+    assert "self.dirty = True" in path.read_text()
+
+
+def test_a_changed_function_is_refused_though_its_anchor_is_there(installed: Installed) -> None:
+    changed = ENGINE.replace("self.rows[a], self.rows[b] = self.rows[b], self.rows[a]", "self.rows.reverse()")
+    (installed.site / BATCH).write_text(changed)
+    said = "the code around the anchor is not the one that the fix was written for"
+    refused(installed, 3, said, "--accept-changed-files")
+
+
 def test_a_missing_file_is_refused(installed: Installed) -> None:
     (installed.site / BATCH).unlink()
     refused(installed, 3, "a file is missing")
@@ -385,6 +401,12 @@ def test_a_run_that_is_at_work_keeps_others_out(installed: Installed) -> None:
     assert not path.exists()
 
 
+def test_two_runs_keep_each_other_out(installed: Installed) -> None:
+    with fix_engine.lock(str(installed.site)):
+        refused(installed, 4, f"process {os.getpid()} since ")
+    assert installed.run().returncode == 0
+
+
 def test_no_right_to_write_is_refused_before_anything_is_written(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,7 +527,9 @@ class Killed(BaseException):
     """Ends a run, whatever it would do about an error."""
 
 
-def test_status_tells_of_a_run_that_was_cut_off(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_before_the_first_file(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin to apply the profile, and end the run when its journal is written."""
+
     def stop(self: fix_engine.Site) -> None:
         raise Killed
 
@@ -513,6 +537,10 @@ def test_status_tells_of_a_run_that_was_cut_off(installed: Installed, monkeypatc
         patch.setattr(fix_engine.Site, "_follow_journal", stop)
         with pytest.raises(Killed):
             installed.engine().reach(PROFILE_FIXES)
+
+
+def test_status_tells_of_a_run_that_was_cut_off(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_before_the_first_file(installed, monkeypatch)
     assert json.loads(installed.run("--status", "--json").stdout)["interrupted"]
     assert json.loads(installed.run("--json").stdout)["result"] in ("applied", "already applied")
     assert not json.loads(installed.run("--status", "--json").stdout)["interrupted"]
@@ -521,13 +549,7 @@ def test_status_tells_of_a_run_that_was_cut_off(installed: Installed, monkeypatc
 def test_a_file_that_was_changed_between_two_runs_is_never_overwritten(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: fix_engine.Site) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fix_engine.Site, "_follow_journal", stop)
-        with pytest.raises(Killed):
-            installed.engine().reach(PROFILE_FIXES)
+    kill_before_the_first_file(installed, monkeypatch)
     (installed.site / BATCH).write_text("mine = 1\n")
     answer = installed.run()
     assert answer.returncode == 4

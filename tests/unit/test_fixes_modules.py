@@ -121,12 +121,21 @@ def test_a_tensor_without_a_spare_block_and_a_block_that_does_not_divide_are_ref
         module("pads").kernel_blocks(64, [group(400, "a")], 128, {})
 
 
+def test_only_a_hybrid_has_blocks_of_several_kernel_blocks() -> None:
+    state = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=384), layer_names=["s"])
+    config = SimpleNamespace(kv_cache_groups=[state, group(384, "a")])
+    caches = {"a": ([0] * (193 * 128), None), "s": ([0], None)}
+    for layers, block in ((0, 64), (36, 192)):
+        runner = SimpleNamespace(num_mamba_like_layers=layers, attn_block_size=128)
+        assert module("pads").pad_block(runner, config, 64, caches) == block
+
+
 def params(**more: Any) -> SimpleNamespace:
     plain = {"min_tokens": 0, "bad_words_token_ids": None, "frequency_penalty": 0.0, "presence_penalty": 0.0}
     return SimpleNamespace(**{**plain, "repetition_penalty": 1.0, "logit_bias": None, "min_p": 0.0, **more})
 
 
-class Sampled(list):  # type: ignore[type-arg]
+class Sampled(list[int]):
     """A tensor, as far as it is asked."""
 
     def tolist(self) -> list[int]:
@@ -222,6 +231,7 @@ class Tokenizer:
 
 def test_unknown_ids_get_empty_texts_and_the_others_keep_their_places(caplog: pytest.LogCaptureFixture) -> None:
     guard = module("id_guard")
+    guard._last[0] = float("-inf")
 
     def plain(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
         return [tokenizer.decode([number]) for number in ids]
@@ -230,7 +240,11 @@ def test_unknown_ids_get_empty_texts_and_the_others_keep_their_places(caplog: py
     assert guard.convert(Tokenizer(), [0, 1, 2], plain) is None
     assert guard.known(Tokenizer(), [0, -2117107376, 1]) == [0, 1]
     guard.convert(Tokenizer(), [-1], plain)
-    assert sum("outside the vocabulary" in record.message for record in caplog.records) <= 1
+    # Said once, and again after a while.
+    assert sum("outside the vocabulary" in record.message for record in caplog.records) == 1
+    guard._last[0] -= guard.PAUSE_S
+    guard.convert(Tokenizer(), [-1], plain)
+    assert sum("outside the vocabulary" in record.message for record in caplog.records) == 2
 
 
 def test_a_rank_that_failed_leaves_its_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.enplace.inference.plugins.module_utils import files as files_module
 from ansible_collections.enplace.inference.plugins.module_utils import garbage
 from ansible_collections.enplace.inference.plugins.module_utils.files import Lock, json_text
 from ansible_collections.enplace.inference.plugins.module_utils.machine import Machine
@@ -104,6 +105,30 @@ def test_weights_go_with_the_last_release_that_names_them(layout: Layout, tmp_pa
     assert not (cache / "models--org--draft").exists()
     assert [path.name for path in (cache / ".locks").iterdir()] == ["models--org--model"]
     assert [path.name for path in (cache / "enplace-verified").iterdir()] == [f"org--model--{'b' * 40}.json"]
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_removal_of_weights_that_is_cut_off_is_finished_by_the_next(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    cache = tmp_path / "hub"
+    model = snapshot(cache, "org/model", "a" * 40, {"x": "content"})
+    calls = 0
+    remove = files_module.remove
+
+    def cut_off(path: str) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls - 1 == call:
+            raise KeyboardInterrupt
+        return bool(remove(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files_module, "remove", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            garbage.remove_weights(layout, [model])
+    garbage.remove_weights(layout, [model])
+    assert [path for path in cache.rglob("*") if "org--model" in path.name] == []
 
 
 def test_teardown_takes_the_weights_only_where_told(tmp_path: Path) -> None:

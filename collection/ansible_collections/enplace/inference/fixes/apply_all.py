@@ -4,7 +4,8 @@
     python3 apply_all.py --profile v0.26.0 gdn-prefix-cache
 
 Exit status: 0 applied, or applied already; 2 usage; 3 the image does not match; 4 conflict; 5 files cannot be written.
-Whenever it is not 0, nothing was changed. Needs Python 3.10 and nothing else; copy the folder that holds it.
+Whenever it is not 0, nothing is half-done, or the message says so. Needs Python 3.10 and nothing else; copy the folder
+that holds it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         prog="apply_all.py",
         description="Apply the fixes of a profile to the installed packages, check them, or take them back.",
         epilog="Exit status: 0 applied, or applied already; 2 usage; 3 the image does not match; 4 conflict; "
-        "5 files cannot be written. Whenever it is not 0, nothing was changed.",
+        "5 files cannot be written. Whenever it is not 0, nothing is half-done, or the message says so.",
     )
     result.add_argument("fixes", nargs="*", metavar="FIX", help="opt-in fixes, besides those of the profile")
     result.add_argument("--profile", help="the release that the fixes are for; without it, --list lists the profiles")

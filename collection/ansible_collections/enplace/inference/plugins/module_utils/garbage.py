@@ -135,9 +135,10 @@ def _remove_content(repository: Path) -> list[str]:
     """Remove a repository's blobs that no snapshot leads to, or all of it where no snapshot is left."""
     snapshots = repository / "snapshots"
     if not snapshots.is_dir() or not any(snapshots.iterdir()):
-        files.remove(str(repository))
-        # hf's locks of its blobs: nobody downloads it now, our own lock says so.
+        # hf's locks of its blobs: nobody downloads it now, our own lock says so. First, for what is left of a teardown
+        # that was cut off is found by the repository.
         files.remove(str(repository.parent / ".locks" / repository.name))
+        files.remove(str(repository))
         return [str(repository)]
     used: set[str] = set()
     for folder, _folders, names in os.walk(snapshots):

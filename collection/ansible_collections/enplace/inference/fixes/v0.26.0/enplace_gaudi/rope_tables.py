@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 
-class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+class OnCpu(TorchFunctionMode):
     """Whatever names a device gets the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
