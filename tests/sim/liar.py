@@ -42,6 +42,9 @@ BEGIN = 3  # requests that were finished before any check
 CALL_ID = "call-"
 NEVER_IN_A_CROWD = ("tools", "response_format", "logprobs", "prompt_logprobs")
 FILLER = " and so on"
+CROWD_LIES = ("wrong_in_batch", "crossed_rows", "bias_on_all_rows")
+CROWD = 4  # requests in flight that are a batch for certain: a client's other threads may be late on a busy machine
+CROWD_S = 0.4  # how long such a lie waits for them
 RANKS = 12  # tokens that may be sampled, each half as likely as the one before
 
 # Lies about what is served, and how. Each breaks one thing; all else stays true.
@@ -261,6 +264,14 @@ class Simulated:
         self.http.shutdown()
         self.http.server_close()
         self._thread.join()
+
+    def wait_for_the_others(self) -> None:
+        """A moment for requests that were sent at the same time, so that a batch is a batch."""
+        time.sleep(10 * self.pace_s)
+        if self.lie in CROWD_LIES:
+            end = time.monotonic() + CROWD_S
+            while self.in_flight < CROWD and time.monotonic() < end:
+                time.sleep(self.pace_s)
 
     def reply_to(self, question: str, crowd: int) -> str:
         """The text for one prompt; `crowd` is the number of requests in flight, this one among them."""
@@ -521,10 +532,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         me = self.server_is
         with me.lock:
             me.in_flight += 1
+            me.bias = body.get("logit_bias") or me.bias
         try:
-            # A moment for the others that were sent at the same time, so that a batch is a batch.
             if not any(body.get(key) for key in NEVER_IN_A_CROWD):
-                time.sleep(10 * me.pace_s)
+                me.wait_for_the_others()
             if self._refuses(body):
                 return
             call = me.city_to_call_about(body)
@@ -581,8 +592,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _biased(self, body: dict[str, Any], ids: list[int]) -> list[int]:
         me = self.server_is
         bias = body.get("logit_bias") or {}
-        if bias:
-            me.bias = bias
         if me.lie == "bias_stays" or (me.lie == "bias_on_all_rows" and me.in_flight > 1):
             bias = me.bias
         for token, value in bias.items():
